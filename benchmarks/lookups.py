@@ -250,7 +250,8 @@ def _kept(directory: str | None = None, composite: bool = False) -> AnyCache:
         if isinstance(cache, ColumnCache):
             cache.learn(_in_arrow(keys), [ROW] * len(keys), check)
         else:
-            cast("LookupCache", cache).learn(keys, [ROW] * len(keys))
+            for key in keys:
+                cast("LookupCache", cache).put(key, ROW)
     return cache
 
 

@@ -151,7 +151,7 @@ class ColumnMemory:
     ) -> None:
         self.now = now
         self._lives = lives
-        self._most_keys = most_keys
+        self.most_keys = most_keys
         self._most_bytes = most_bytes
         self._span = span
         self._idle = idle
@@ -176,11 +176,6 @@ class ColumnMemory:
         self._unhashed: list[ArrowKeys] = []
         # Places in the order of their use, at the time of this number.
         self._queue, self._queued = used[:0], 0
-
-    @property
-    def room(self) -> int:
-        """The number of keys that are kept beside those that are here."""
-        return self._most_keys - self.count
 
     def recall(self, keys: ArrowKeys, *, expired: bool = False) -> list[Piece]:
         """The positions of the keys whose answers are here, and these answers; with those that have expired and are
@@ -290,7 +285,7 @@ class ColumnMemory:
 
     def _shrink(self) -> None:
         """Forget the keys above the limit that were used least recently."""
-        while (over := self.count - self._most_keys) > 0:
+        while (over := self.count - self.most_keys) > 0:
             if not len(self._queue):
                 live = np.flatnonzero(self._live[: self._end])
                 self._queue, self._queued = live[np.argsort(self._used[live])], self._tick

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncio_operator.arrow.key_identity import identity, storable
@@ -241,11 +241,6 @@ class LookupCache(AnyCache):
             self._make_room(now)
         except Exception as error:
             self._fail("cannot be kept", key, error)
-
-    def learn(self, keys: Iterable[Any], answers: Iterable[Any]) -> None:
-        """The same for several answers that have just come."""
-        for key, answer in zip(keys, answers, strict=True):
-            self.put(key, answer)
 
     def close(self) -> None:
         if not self._backend.closed:

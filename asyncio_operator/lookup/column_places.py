@@ -77,14 +77,14 @@ class ColumnStore:
     def __init__(self, answers: ColumnMemory) -> None:
         self.now = answers.now
         self._answers = answers
-        self._come: list[Learnt] = []
-        self._count = 0
+        self._come, self._count = list[Learnt](), 0
         self._names: set[int] | None = set()  # Those of their keys; None: some are not known.
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
         """The positions of the keys with a live answer, and the answers. Counts as a use."""
         # Law L4: what waits may take the places of others.
-        if self._count > self._answers.room or self._names is None or not self._names.isdisjoint(keys.names):
+        are_full = self._answers.count + self._count > self._answers.most_keys
+        if are_full or self._names is None or not self._names.isdisjoint(keys.names):
             self._settle()
         return self._answers.recall(self._fitted(keys))
 
@@ -130,7 +130,7 @@ class ColumnStore:
         except Exception as error:  # The enricher has changed one after it was checked.
             logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
             return
-        about = 0 if come[0].about is None else np.concatenate([one.about for one in come])
+        about: Any = 0 if come[0].about is None else np.concatenate([one.about for one in come])
         first, *others = map(self._fitted, keys)
         counts = np.concatenate([np.diff([end for end, *_ in one.came], prepend=0) for one in come])
         _, *columns = zip(*chain.from_iterable([one.came for one in come]), strict=True)
@@ -140,7 +140,7 @@ class ColumnStore:
             # Those of several batches. Law L4: the order counts.
             order = np.argsort(turns, kind="stable")
             every, found, times = every.at(order), found.at(order), times[order]
-            about = about[order] if isinstance(about, np.ndarray) else about
+            about = about if come[0].about is None else about[order]
         self._keep(every, found, times, about)
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
@@ -381,13 +381,16 @@ class ColumnPlaces(Places):
         # The memory first, so that it never counts an answer as younger than the cache does.
         self._remember(keys, answers, outcomes, calls)
         if cache is not None and cache.has_objects:
-            cache.learn(keys, answers)
+            super()._learn(keys, answers, outcomes, calls)
         elif cache is not None:
             cache.learn(keys, answers, self._check, self._keys, None, calls)
 
     def _remember(self, keys: Any, answers: Any, outcomes: Any, calls: Calls = ONE_CALL) -> None:
         if self._memory is not None:
-            about = _about(outcomes) if self._timed else None
+            about: Any = np.empty(len(outcomes), ABOUT) if self._timed else None
+            for name in ABOUT.names if self._timed else ():  # type: ignore[union-attr]
+                # None becomes NaN.
+                about[name] = np.array(list(map(attrgetter(name), outcomes)), np.float64)
             self._memory.learn(keys, answers, self._wanted, self._keys, about, calls)
 
     def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
@@ -403,14 +406,6 @@ def _living(cache: LookupCache, keys: ArrowKeys) -> list[tuple[Any, list[Any]]]:
     answers = list(map(cache.get, keys))
     hits = [one is not ABSENT for one in answers]
     return [(np.flatnonzero(hits), list(compress(answers, hits)))]
-
-
-def _about(outcomes: Sequence[Answer]) -> Any:
-    about = np.empty(len(outcomes), ABOUT)
-    for name in ABOUT.names or ():
-        # None becomes NaN.
-        about[name] = np.array(list(map(attrgetter(name), outcomes)), np.float64)
-    return about
 
 
 def _shared(attempts: int, latency: float, http_status: float) -> Answer:

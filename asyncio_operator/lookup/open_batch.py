@@ -10,7 +10,7 @@ call in trouble gives its keys a flight each (`open_keys`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, compress, repeat
 from math import inf
 from operator import not_
@@ -354,19 +354,16 @@ class OpenBatch(CallWindow):
             positions, calls = list(compress(positions, fit)), list(compress(calls, fit))
             latencies, ends = list(compress(latencies, fit)), [0, *accumulate(fit)]
             turns = turns and [(ends[end], number, time) for end, number, time in turns]
-        weights: Iterable[Any] = repeat(None)
-        http_statuses: Iterable[Any] = repeat(None)
-        if source.known:
-            weights = list(map({call: weights_of(call) for call in set(calls)}.__getitem__, calls))
-        if source.timed:
-            http_statuses = [None if call is None else call.http_status for call in calls]
+        weights = {call: weights_of(call) for call in set(calls)} if source.known else {}
+        timed: Any = calls if source.timed else ()
+        http_statuses = [None if call is None else call.http_status for call in timed] or repeat(None)
         # As objects, which are there: to take a few keys of an array costs more than to read them.
         few = self._as_objects and len(positions) < FEW
         keys = some(self.batch.objects, positions) if few else self.batch.keys.at(positions)
         # Their hashes are known, if the keys were searched for.
         named = len(positions) < NAMED and not self.batch.ascending
         names = some(self.batch.keys.names, positions) if named else None
-        about = Calls(1, latencies, weights, http_statuses, turns, names)
+        about = Calls(1, latencies, list(map(weights.get, calls)), http_statuses, turns, names)
         self.batch.store(positions, *pending.outcomes(keys, answers, about))
         return wrong
 

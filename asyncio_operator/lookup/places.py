@@ -115,7 +115,8 @@ class Places:
 
     def _learn(self, keys: Any, answers: Any, outcomes: Any, calls: Calls) -> None:
         if self._cache is not None:
-            self._cache.learn(keys, answers)
+            for key, answer in zip(keys, answers, strict=True):
+                self._cache.put(key, answer)
 
     def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:
         """A place behind has these answers, for which rows wait or not. Returns the outcomes."""

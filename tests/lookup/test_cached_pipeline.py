@@ -276,13 +276,13 @@ async def test_L13_use_in_the_cache_counts_as_before() -> None:
 @virtual
 async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_once() -> None:
     async def answer(key: int) -> Any:
-        await asyncio.sleep(key)
+        await asyncio.sleep(key / 100)
         return {"x": key}
 
     cache, enricher = ColumnCache(Cache(), now), Recorded(answer)
     async with asyncio.TaskGroup() as group:
         # The second one asks between two searches for ready rows, for which answers wait.
-        group.create_task(helpers.look_up(enricher, [[1, 9]], cache=cache))
-        later = group.create_task(helpers.look_up(enricher, [[7], [1]], every=1.01, cache=cache, timed=True))
+        group.create_task(helpers.look_up(enricher, [[103, 900]], cache=cache))
+        later = group.create_task(helpers.look_up(enricher, [[700], [103]], every=0.525, cache=cache, timed=True))
     assert later.result().sources() == [["call"], ["cache"]]
-    assert sorted(enricher.calls) == [1, 7, 9]
+    assert sorted(enricher.calls) == [103, 700, 900]
