@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_index import Mask
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.known import KnownAnswers
-    from asyncio_operator.lookup.open_batch import OpenBatch
 
 logger = logging.getLogger("asyncio_operator.cache")
 
@@ -168,7 +167,7 @@ class ColumnCache(AnyCache, ColumnStore):
     def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
         self._schema = schema
-        self.due: dict[OpenBatch, None] = {}
+        self.due: dict[Any, None] = {}
         answers = ColumnMemory(
             milliseconds(clock),
             (self.row_life, self.miss_life),
@@ -283,7 +282,7 @@ class ColumnPlaces(Places):
         self._at_hand: list[Any] = [] if cache is None else [cache]
         self.now: Callable[[], float] = clock if cache is None else cache.now
         self.dated = not self.known and (cache is None or not cache.has_objects)
-        self.due: dict[OpenBatch, None] = cache.due if isinstance(cache, ColumnCache) else {}
+        self.due: dict[Any, None] = cache.due if isinstance(cache, ColumnCache) else {}
         if remember:
             # Behind a cache it has what the cache has dropped, as long as the cache would use it.
             unit, lives = (1, (inf,)) if cache is None else (1000, cache.lives)
