@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_814,
     "asyncio_operator/engine": 3_799,
     "asyncio_operator/journal": 2_288,
-    "asyncio_operator/lookup": 4_419,
+    "asyncio_operator/lookup": 4_418,
     "asyncio_operator/loop": 849,
     "asyncio_operator/operator": 1_689,
     "asyncio_operator/policies": 1_272,
