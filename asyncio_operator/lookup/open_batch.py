@@ -288,16 +288,16 @@ class OpenBatch(CallWindow):
 
     def _note_turn(self) -> None:
         self._turn_is_noted = True
-        self._places.due[self] = None
         asyncio.get_running_loop().call_soon(self._turn_over, context=self._source.context)
 
     def _turn_over(self) -> None:
         """The turn of the loop is over, in which results have come that are kept."""
         self._turn_is_noted = False
-        if self._places.dated:
-            self._come.turn_over(self._places.now())
-        else:
+        if not self._places.dated:
             self.settle_now()
+        elif self._come.results:
+            self._come.turn_over(self._places.now())
+            self._places.due[self] = None
 
     def settle_now(self) -> None:
         """The same as `settle`, outside of the lanes."""
@@ -354,8 +354,8 @@ class OpenBatch(CallWindow):
             positions, calls = list(compress(positions, fit)), list(compress(calls, fit))
             latencies, ends = list(compress(latencies, fit)), [0, *accumulate(fit)]
             turns = turns and [(ends[end], number, time) for end, number, time in turns]
-        weights = {call: weights_of(call) for call in set(calls)} if source.known else {}
-        timed: Any = calls if source.timed else ()
+        known, timed = [calls if asked else () for asked in (source.known, source.timed)]
+        weights = list(map({call: weights_of(call) for call in set(known)}.get, known)) or repeat(None)
         http_statuses = [None if call is None else call.http_status for call in timed] or repeat(None)
         # As objects, which are there: to take a few keys of an array costs more than to read them.
         few = self._as_objects and len(positions) < FEW
@@ -363,7 +363,7 @@ class OpenBatch(CallWindow):
         # Their hashes are known, if the keys were searched for.
         named = len(positions) < NAMED and not self.batch.ascending
         names = some(self.batch.keys.names, positions) if named else None
-        about = Calls(1, latencies, list(map(weights.get, calls)), http_statuses, turns, names)
+        about = Calls(1, latencies, weights, http_statuses, turns, names)
         self.batch.store(positions, *pending.outcomes(keys, answers, about))
         return wrong
 

@@ -12,7 +12,7 @@ import pytest
 
 from asyncio_operator import Cache, EnricherError, FixedBackoff, Hedge, ResultError, Retry
 from asyncio_operator.arrow.column_memory import MOST_KEYS
-from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup import Lookup, open_batch
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache
 from enrichers import TableEnricher
@@ -273,16 +273,20 @@ async def test_L13_use_in_the_cache_counts_as_before() -> None:
     assert (enricher.calls, done.sources()) == ([1], [["call"], *[["cache"]] * 5])
 
 
+@pytest.mark.parametrize("at_once", [2, 1_000])
 @virtual
-async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_once() -> None:
+async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_once(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def answer(key: int) -> Any:
-        await asyncio.sleep(key / 100)
+        await asyncio.sleep(1.03 if key < 4 else key)
         return {"x": key}
 
+    monkeypatch.setattr(open_batch, "AT_ONCE", at_once)
     cache, enricher = ColumnCache(Cache(), now), Recorded(answer)
     async with asyncio.TaskGroup() as group:
         # The second one asks between two searches for ready rows, for which answers wait.
-        group.create_task(helpers.look_up(enricher, [[103, 900]], cache=cache))
-        later = group.create_task(helpers.look_up(enricher, [[700], [103]], every=0.525, cache=cache, timed=True))
-    assert later.result().sources() == [["call"], ["cache"]]
-    assert sorted(enricher.calls) == [103, 700, 900]
+        group.create_task(helpers.look_up(enricher, [[1, 2, 3, 9]], cache=cache))
+        later = group.create_task(helpers.look_up(enricher, [[7], [1, 2, 3]], every=0.525, cache=cache, timed=True))
+    assert later.result().sources() == [["call"], ["cache"] * 3]
+    assert sorted(enricher.calls) == [1, 2, 3, 7, 9]
