@@ -378,12 +378,12 @@ class Attempts:
         if decisive is None:
             return
         if call.count > 1 and is_ordinary(decisive) and splits(decisive):
-            # Law B4, also for the last that is left. The halves belong to this attempt, so its limit goes on.
+            # Law B4, also for the last that is left. The halves belong to this attempt: its limit goes on, or is here.
             self._schedule.split(flights)
             self._failing.divided(flights, decisive)
             for flight in flights:
                 flight.call = None
-                self._watch(flight, flight.limit(self._attempt_timeout))
+                self._watch(flight, max(now, flight.limit(self._attempt_timeout) - SLACK))
             self.news()
             return
         self._failing.failed(flights)

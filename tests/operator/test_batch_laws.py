@@ -14,6 +14,7 @@ from asyncio_operator import (
     Batching,
     ElementTimeoutError,
     EnricherError,
+    RateLimit,
     ResultError,
 )
 from tests.operator.attempts import Batches, retry, stop
@@ -428,3 +429,27 @@ async def test_O4_an_element_that_has_left_its_batch_at_its_deadline_does_not_en
     assert sorted(await collect(operator.process(values))) == ["b", "late"]
     figures = operator.metrics
     assert (figures.admitted, figures.emitted, figures.timeouts, figures.in_flight, figures.buffered) == (2, 2, 1, 0, 0)
+
+
+@pytest.mark.parametrize("rate_limit", [None, RateLimit(1)])
+@virtual
+async def test_R1_B4_no_half_is_called_when_their_attempt_is_over(mode, rate_limit):
+    calls: list[tuple[float, list[int]]] = []
+
+    class Failing(BatchAsyncFunction[int, int]):
+        async def invoke_batch(self, values: Sequence[int]) -> Sequence[int]:
+            calls.append((now(), list(values)))
+            await asyncio.sleep(0.5 if rate_limit else 2.0)
+            raise ValueError(values)
+
+    operator = AsyncWaitOperator(
+        Failing(),
+        mode=mode,
+        batching=Batching(2, 0),
+        # The halves would begin when it ends, or have to wait until then.
+        attempt_timeout=0.9 if rate_limit else 2.0 + 1e-9,
+        rate_limit=rate_limit,
+        on_error=lambda value, error: type(error).__name__,
+    )
+    assert await collect(operator.process([1, 2])) == ["ElementTimeoutError"] * 2
+    assert calls == [(0.0, [1, 2])]
