@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import chain, compress, groupby, islice, repeat
 from math import inf, isnan
 from operator import attrgetter
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.column_answers import one_after_the_other
 from asyncio_operator.arrow.column_memory import ABOUT, ColumnMemory
+from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.clock import Clock, milliseconds, monotonic
 from asyncio_operator.errors import describe_error
@@ -166,7 +167,7 @@ class ColumnCache(AnyCache, ColumnStore):
 
     def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
-        self._schema = schema
+        self._check = AnswerCheck(schema or pa.schema(()), in_columns=True)
         self.due: dict[Any, None] = {}
         answers = ColumnMemory(
             milliseconds(clock),
@@ -211,15 +212,6 @@ class ColumnCache(AnyCache, ColumnStore):
         """Whether there is an answer, expired or not, for a key that was looked for here."""
         return self.stale(self._like.like([key])) is not ABSENT
 
-    @cached_property
-    def _check(self) -> AnswerCheck:
-        return AnswerCheck(self._schema, in_columns=True)
-
-    @cached_property
-    def _like(self) -> ArrowKeys:
-        assert self._kind is not None
-        return ArrowKeys(pa.array([], self._kind))
-
     def is_old(self, keys: ArrowKeys) -> Mask:
         """Whether each key has an answer that is due to be refreshed."""
         self._settle()
@@ -245,7 +237,18 @@ class ColumnCache(AnyCache, ColumnStore):
         """Keys in the type of those that are here; null where they do not fit it."""
         if self._kind is None:
             self._kind = keys.array.type if not kinds.is_integer(keys.array.type) else pa.int64()
+            self._like = _AnyKeys(pa.array([], self._kind))
         return keys.fitted(self._kind)
+
+
+class _AnyKeys(ArrowKeys):
+    """Makes keys of its type of those of any task: null where it cannot hold one exactly, as in `fitted`."""
+
+    def like(self, keys: Sequence[Any]) -> ArrowKeys:
+        kind, none = self.array.type, (None,) * self.array.type.num_fields
+        made = super().like([key if (len(key) if type(key) is tuple else 0) == len(none) else none for key in keys])
+        exact = [identity(one) == identity(key) for one, key in zip(made, keys, strict=True)]
+        return ArrowKeys(pc.if_else(pa.array(exact, pa.bool_()), made.array, pa.nulls(len(keys), kind)))
 
 
 class ColumnPlaces(Places):
@@ -277,7 +280,6 @@ class ColumnPlaces(Places):
         super().__init__(figures, cache, known, timed)
         self._keys: ArrowKeys | None = None
         self._check, self._wanted = check, wanted or check
-        # In the order in which they are asked: what the first one has touches no other (law L14).
         self._memory: ColumnStore | None = None
         self._at_hand: list[Any] = [] if cache is None else [cache]
         self.now: Callable[[], float] = clock if cache is None else cache.now
@@ -353,9 +355,8 @@ class ColumnPlaces(Places):
         """Refresh the cached answers of the keys at some positions that are old enough."""
         if not self.refreshes or self.refresh is None:
             return
-        cache, objects = self._cache, batch.objects
-        in_columns = not cache.has_objects
-        old = cache.is_old(batch.keys.at(positions)) if in_columns else [cache.is_old(objects[i]) for i in positions]
+        cache, objects, keys = self._cache, batch.objects, batch.keys
+        old = [cache.is_old(objects[i]) for i in positions] if cache.has_objects else cache.is_old(keys.at(positions))
         for i in compress(positions, old):
             self.refresh(objects[i])
 
@@ -388,8 +389,7 @@ class ColumnPlaces(Places):
         if self._memory is not None:
             about: Any = np.empty(len(outcomes), ABOUT) if self._timed else None
             for name in ABOUT.names if self._timed else ():  # type: ignore[union-attr]
-                # None becomes NaN.
-                about[name] = np.array(list(map(attrgetter(name), outcomes)), np.float64)
+                about[name] = np.array(list(map(attrgetter(name), outcomes)), np.float64)  # None becomes NaN.
             self._memory.learn(keys, answers, self._wanted, self._keys, about, calls)
 
     def found(self, keys: Sequence[Any], answers: Sequence[Any], source: str, awaited: bool = True) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +24,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Calls, Failure, KeyBatch
 from asyncio_operator.testing import ManualClock
-from tests.lookup.helpers import look_up
+from tests.lookup.helpers import in_arrow, look_up
 from tests.operator.helpers import virtual
 
 SECONDS = 60
@@ -276,6 +278,40 @@ def test_L10_a_key_that_the_type_of_a_cache_cannot_hold_is_not_there(kind: str) 
     for x in (0, 1):
         assert recalled(cache, later) == {0: {"x": x}}
         cache.learn(ArrowKeys(later), [{"x": x + 1}, {"x": 9}], check)
+
+
+@pytest.mark.parametrize(
+    ("first", "key"),
+    [
+        ([2.0**53], 2**53 + 1),
+        ([(1, 2)], (1, 2, 3)),
+        ([(1, 2, 3)], (1, 2)),
+        ([("a", "b")], "ab"),
+        ([(1, 2)], 12),
+        ([1], (1, 2)),
+        (["1"], 1),
+    ],
+    ids=str,
+)
+def test_L10_an_answer_of_a_store_for_such_a_key_is_not_one_of_another_key(first: list[Any], key: Any) -> None:
+    cache = ColumnCache(Cache(stale_if_error=True), ManualClock(), SCHEMA_OF_X)
+    assert recalled(cache, in_arrow(*first).array) == {}
+    for one in (key, *first):
+        cache.put(one, {"x": 1}, 0)
+        assert cache.holds(one) is (one != key)
+        assert recalled(cache, in_arrow(*first).array) == ({} if one == key else {0: {"x": 1}})
+
+
+@pytest.mark.parametrize(
+    "key", [float("nan"), (None, "a"), (0.0, None), Decimal("1.50"), datetime(1, 1, 1, tzinfo=UTC)]
+)
+def test_L10_an_answer_of_a_store_is_there_for_its_key(key: Any) -> None:
+    cache = ColumnCache(Cache(stale_if_error=True), ManualClock(), SCHEMA_OF_X)
+    keys = in_arrow(key, key)[:1]
+    assert recalled(cache, keys.array) == {}
+    cache.put(keys[0], {"x": 1}, 0)
+    assert cache.holds(keys[0])
+    assert recalled(cache, keys.array) == {0: {"x": 1}}
 
 
 def test_A4_large_answers_are_in_blocks_that_arrow_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
