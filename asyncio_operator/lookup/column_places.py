@@ -75,16 +75,17 @@ class ColumnStore:
     """
 
     def __init__(self, answers: ColumnMemory) -> None:
-        self.now = answers.now
-        self._answers = answers
+        self._answers, self.now = answers, answers.now
         self._come, self._count = list[Learnt](), 0
         self._names: set[int] | None = set()  # Those of their keys; None: some are not known.
+        self._types = set[pa.DataType]()  # Of keys with names, which are others for equal keys of another type.
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
         """The positions of the keys with a live answer, and the answers. Counts as a use."""
         # Law L4: what waits may take the places of others.
         are_full = self._answers.count + self._count > self._answers.most_keys
-        if are_full or self._names is None or not self._names.isdisjoint(keys.names):
+        names = self._names if self._types == {keys.array.type} else None
+        if are_full or names is None or not names.isdisjoint(keys.names):
             self._settle()
         return self._answers.recall(self._fitted(keys))
 
@@ -102,12 +103,12 @@ class ColumnStore:
         calls: Calls = ONE_CALL,
     ) -> None:
         """These answers have come: see `Learnt`."""
+        kind, maker = None if hasattr(keys, "array") else like, None if hasattr(answers, "table") else check
         if calls.names is None:
             self._names = None
         elif self._names is not None:
             self._names.update(calls.names)
-        kind = None if hasattr(keys, "array") else like
-        maker = None if hasattr(answers, "table") else check
+            self._types.add((keys if kind is None else kind).array.type)
         came = [(len(keys), next(TURNS), self.now())] if calls.came is None else calls.came
         self._come.append(Learnt(keys, kind, answers, maker, came, about))
         self._count += len(keys)
@@ -115,8 +116,8 @@ class ColumnStore:
             self._settle()
 
     def _settle(self) -> None:
-        come, count, self._come, self._count, self._names = self._come, self._count, [], 0, set()
-        if not count:
+        come, self._come, self._count, self._names = self._come, [], 0, set()
+        if not come:
             return
         keys: list[ArrowKeys] = []
         answers: list[ColumnAnswers] = []
@@ -230,8 +231,7 @@ class ColumnCache(AnyCache, ColumnStore):
         found = self._answers.recall(self._fitted(keys), expired=True) if self.options.stale_if_error else []
         return next((one for _, answers in found for one in answers), ABSENT)
 
-    def close(self) -> None:
-        self.clear()
+    close = ColumnStore.clear
 
     def _fitted(self, keys: ArrowKeys) -> ArrowKeys:
         """Keys in the type of those that are here; null where they do not fit it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from asyncio_operator import Cache, Enricher
 from asyncio_operator.arrow import column_memory
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined
+from asyncio_operator.arrow.key_arrays import key_array
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup import column_places
@@ -24,7 +26,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Calls, Failure, KeyBatch
 from asyncio_operator.testing import ManualClock
-from tests.lookup.helpers import in_arrow, look_up
+from tests.lookup.helpers import Recorded, in_arrow, look_up, outcomes_of
 from tests.operator.helpers import virtual
 
 SECONDS = 60
@@ -300,6 +302,26 @@ def test_L10_an_answer_of_a_store_for_such_a_key_is_not_one_of_another_key(first
         cache.put(one, {"x": 1}, 0)
         assert cache.holds(one) is (one != key)
         assert recalled(cache, in_arrow(*first).array) == ({} if one == key else {0: {"x": 1}})
+
+
+async def always_one(_: Any) -> Any:
+    return {"x": 1}
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("kinds", list(permutations([pa.int64(), pa.float64(), pa.decimal128(9, 2)], 2)), ids=str)
+@virtual
+async def test_L1_L10_a_cache_is_asked_for_equal_keys_of_another_type(
+    kinds: Sequence[pa.DataType], paired: bool
+) -> None:
+    cache, enricher = ColumnCache(Cache(), ManualClock()), Recorded(always_one)
+    for kind in kinds:
+        # Their order is not that of their values: such keys are searched for by name.
+        keys = pa.array([3, 1, 2], pa.int64()).cast(kind)
+        batch = KeyBatch(ArrowKeys(key_array([keys, keys]) if paired else keys), 3)
+        await look_up(enricher, [batch], cache=cache)
+        assert outcomes_of(batch) == [{"x": 1}] * 3
+    assert len(enricher.calls) == 3
 
 
 @pytest.mark.parametrize(
