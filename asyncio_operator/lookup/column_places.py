@@ -242,7 +242,7 @@ class ColumnCache(AnyCache, ColumnStore):
 
 
 class _AnyKeys(ArrowKeys):
-    """Makes keys of its type of those of any task: null where it cannot hold one exactly, as in `fitted`."""
+    """Converts keys of any task to the type of its cache: null where that cannot hold one exactly, as in `fitted`."""
 
     def like(self, keys: Sequence[Any]) -> ArrowKeys:
         kind, none = self.array.type, (None,) * self.array.type.num_fields

@@ -39,7 +39,7 @@ Result = tuple[int, Any, float, Any]
 """A position, the result that has come for it, the seconds of its call, and the call, if there is one."""
 
 
-class Come:
+class Arrivals:
     """Results that have come and are no outcomes yet, in lists: an object for each would start the garbage collector,
     which walks through all that a cache holds.
 
@@ -99,7 +99,7 @@ class OpenBatch(CallWindow):
         # If nothing keeps the result of a plain call for one key beyond the task, the lane stores it.
         by_lanes = self._plain and source.direct and not source.keeps
         self.results = [PENDING] * len(batch.keys) if by_lanes else None
-        self._come = Come()
+        self._arrivals = Arrivals()
         self._waiting = 0  # Those of them that are of runs.
         self._places = cast("ColumnPlaces", source.pending.places)
         # As many results wait. What survives the process is kept as soon as it has come.
@@ -258,32 +258,32 @@ class OpenBatch(CallWindow):
 
     def arrived(self, position: int, result: Any, started: float, call: Call | None = None) -> None:
         """A result has come. It becomes an outcome with others: a few cost as much as many."""
-        come = self._come
-        come.positions.append(position)
-        come.results.append(result)
-        come.latencies.append(self._now() - started)
-        come.calls.append(call)
+        arrivals = self._arrivals
+        arrivals.positions.append(position)
+        arrivals.results.append(result)
+        arrivals.latencies.append(self._now() - started)
+        arrivals.calls.append(call)
         if not self._turn_is_noted:
             self._note_turn()
-        if len(come.results) >= self._most:
+        if len(arrivals.results) >= self._most:
             self.settle_now()
 
-    def came(self, positions: Sequence[int], results: Sequence[Any], latency: float, call: Call) -> None:
+    def run_arrived(self, positions: Sequence[int], results: Sequence[Any], latency: float, call: Call) -> None:
         """The same for the results of a run."""
-        come, count = self._come, len(positions)
+        arrivals, count = self._arrivals, len(positions)
         if hasattr(results, "table"):
             # They have been checked, and are together already.
             self._keep(positions, results, [latency] * count, [call] * count, None)
             self._answered(count)
             return
-        come.positions += positions
-        come.results += results
-        come.latencies += repeat(latency, count)
-        come.calls += repeat(call, count)
+        arrivals.positions += positions
+        arrivals.results += results
+        arrivals.latencies += repeat(latency, count)
+        arrivals.calls += repeat(call, count)
         self._waiting += count
         if not self._turn_is_noted:
             self._note_turn()
-        if len(come.results) >= self._most or self._waiting == self.missing:
+        if len(arrivals.results) >= self._most or self._waiting == self.missing:
             self.settle()
 
     def _note_turn(self) -> None:
@@ -295,8 +295,8 @@ class OpenBatch(CallWindow):
         self._turn_is_noted = False
         if not self._places.dated:
             self.settle_now()
-        elif self._come.results:
-            self._come.turn_over(self._places.now())
+        elif self._arrivals.results:
+            self._arrivals.turn_over(self._places.now())
             self._places.due[self] = None
 
     def settle_now(self) -> None:
@@ -321,14 +321,14 @@ class OpenBatch(CallWindow):
         if self.results is not None:
             slots, results = self._stored(self.results, over)
             wrong = self._keep(slots, results, [0.0] * len(slots), [None] * len(slots), None)
-        come, self._come = self._come, Come()
+        new, self._arrivals = self._arrivals, Arrivals()
         self._places.due.pop(self, None)
-        if come.turns:
-            come.turn_over(self._places.now())
-        positions: Sequence[int] = come.positions
+        if new.turns:
+            new.turn_over(self._places.now())
+        positions: Sequence[int] = new.positions
         if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
             positions = follow
-        return wrong + self._keep(positions, come.results, come.latencies, come.calls, come.turns or None)
+        return wrong + self._keep(positions, new.results, new.latencies, new.calls, new.turns or None)
 
     def _keep(
         self,

@@ -405,7 +405,7 @@ class LookupPipeline(Asking):
         end = 0
         for owner, positions in call.pieces:
             start, end = end, end + len(positions)
-            cast("OpenBatch", owner).came(positions, results[start:end], latency, call)
+            cast("OpenBatch", owner).run_arrived(positions, results[start:end], latency, call)
 
     def is_full(self) -> bool:
         stuck = self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())
