@@ -146,11 +146,7 @@ class Description:
 
     @classmethod
     def read(cls, data: bytes, shown: str) -> Description:
-        """The description in a file; `shown` names the file in messages.
-
-        Raises:
-            StateError: it is damaged, or of another format.
-        """
+        """The description in a file, which messages call `shown`; StateError if it is damaged, or of another format."""
         about = read_json(data, shown)
         try:
             return cls(str(about["identity"]), as_schema(about["keys"]), as_schema(about["answers"]))
@@ -230,11 +226,8 @@ def stored_key_type(kind: pa.DataType) -> pa.DataType:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The columns in Spark's DDL. `as_schema` reads them back in the types that Spark takes.
-
-    Raises:
-        ConfigurationError: a type cannot be stored.
-    """
+    """The columns in Spark's DDL, which `as_schema` reads back in the types that Spark takes. ConfigurationError if a
+    type cannot be stored."""
     columns = []
     for field in schema:
         kind = spark_type(field.type)

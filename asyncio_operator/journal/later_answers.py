@@ -299,11 +299,8 @@ class LaterKeys:
         return name in self._files
 
     def set_files(self, names: Sequence[str]) -> None:
-        """Read the keys of new files, as far as there is room, and drop those of others.
-
-        Raises:
-            FileNotFoundError: a file is gone.
-        """
+        """Read the keys of new files, as far as there is room, and drop those of others. FileNotFoundError if one is
+        gone."""
         kept = set(names)
         self._files = {name: groups for name, groups in self._files.items() if name in kept}
         self._bytes = sum(map(_size, self._files.values()))

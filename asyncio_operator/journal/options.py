@@ -107,11 +107,8 @@ class Location:
 
 
 def locate(path: object) -> Location:
-    """The location that a path means.
-
-    Raises:
-        ConfigurationError: it is no path, has a scheme that Spark or Arrow cannot write, or shows credentials.
-    """
+    """The location that a path means. ConfigurationError if it is no path, has a scheme that Spark or Arrow cannot
+    write, or shows credentials."""
     text = str(path) if isinstance(path, str | Path) else ""
     if not text.strip() or "\0" in text:
         raise ConfigurationError(f"path is {describe(path)}; it must be {WHERE}")

@@ -146,11 +146,7 @@ class Breaker:
 
 
 class _Window:
-    """Calls and failures in the present slice and the 29 before it.
-
-    Attributes:
-        calls, failures: in all of them.
-    """
+    """All calls, and all failures, in the present slice and the 29 before it."""
 
     def __init__(self, slice_seconds: float) -> None:
         self._slice_seconds = slice_seconds

@@ -91,11 +91,8 @@ class Hedge:
 
 
 class Hedger:
-    """Decides for the calls of one run. It stores the latest latencies and two counts.
-
-    Attributes:
-        delay: seconds after which a call is made a second time; infinity while there are too few latencies.
-    """
+    """Decides for the calls of one run. It stores the latest latencies and two counts. After `delay` seconds a call is
+    made a second time; that is infinity while there are too few latencies."""
 
     def __init__(self, spec: Hedge) -> None:
         self._extra = spec.extra

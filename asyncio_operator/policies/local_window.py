@@ -22,11 +22,8 @@ UNPROVEN = 0.05
 
 
 class LocalWindow:
-    """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10).
-
-    Attributes:
-        proven: calls that start before this time may be the first that is answered, so their ends have to be heard.
-    """
+    """The window of a `RateLimit` on the calls of one process, which begins anew after a refusal (law R10). Calls that
+    start before `proven` may be the first that is answered, so their ends have to be heard."""
 
     def __init__(self, limit: RateLimit) -> None:
         self._per = seconds(limit.per)

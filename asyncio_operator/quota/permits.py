@@ -225,11 +225,7 @@ class Permits:
         return next((error for error in found if error is not None), None)
 
     def check(self, weights: Mapping[str, float]) -> None:
-        """Check whether a call can start at some time.
-
-        Raises:
-            BudgetExceeded: it never can.
-        """
+        """Raises BudgetExceeded if the call can never start."""
         error = self._refusal(self._resources, weights)
         if error is not None:
             self._reports.note_refusal(error.unit)

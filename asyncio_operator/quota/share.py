@@ -324,12 +324,9 @@ class Share:
 
 
 class Reservation:
-    """What one run may take of a budget: it gets its seat in a share when it makes its first call.
-
-    Args:
-        finds: each returns the share in a budget that the calls keep to. There are one or two. A share that rests may
-            be closed before the first call.
-    """
+    """What one run may take of a budget: it gets its seat in a share when it makes its first call. Each of `finds`
+    returns the share in a budget that the calls keep to: one or two. A share that rests may be closed before the first
+    call."""
 
     def __init__(self, *finds: Callable[[], Share]) -> None:
         self._finds = finds
@@ -465,11 +462,8 @@ class Shares:
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 
     def allowance(self, budget: Budget, idle: float = 0.0) -> Reservation:
-        """What one run on the running loop may take of a budget.
-
-        Args:
-            idle: seconds without runs after which the connections to the coordinator are closed.
-        """
+        """What one run on the running loop may take of a budget. After `idle` seconds without runs the connections to
+        the coordinator are closed."""
         both = (budget,) if budget.beside is None else (budget, budget.beside)
         return Reservation(*(partial(self._share, one, idle) for one in both))
 

@@ -179,11 +179,7 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
 
 
 def checked_weights(what: str, weights: object) -> dict[str, float]:
-    """The weights, if they are amounts by unit.
-
-    Raises:
-        ConfigurationError: they are not; `what` is where they come from.
-    """
+    """The weights, if they are amounts by unit; else ConfigurationError. `what` is where they come from."""
     if type(weights) is not dict and not isinstance(weights, Mapping):
         raise ConfigurationError(
             f'{what} is {describe(weights)}; it must be a mapping of units to amounts, such as {{"tokens": 1300}}'
@@ -208,10 +204,7 @@ def overridden(weigh: Weigh, base: object) -> Weigh | None:
 
 def weighed(name: str, weigh: Weigh, values: Sequence[Any], ordinary: Any = Exception) -> dict[str, float]:
     """What one call for these values weighs. `name` is that of what is called; `ordinary` are the errors of it.
-
-    Raises:
-        ResultError: it could not be weighed. FunctionError: because of an error that is not ordinary.
-    """
+    ResultError if it could not be weighed, or FunctionError because of an error that is not ordinary."""
     try:
         return checked_weights("its result", weigh(values))
     except ConfigurationError as error:

@@ -86,12 +86,9 @@ class ConnectingLoop:
 
 
 class Session(asyncpg.Connection):  # type: ignore[misc]
-    """A connection that leaves nothing in a session that others use.
-
-    Attributes:
-        own: whether every statement runs in one session, which no other client uses; False behind a pooler. Only
-            where it is True may a statement set something for its session.
-    """
+    """A connection that leaves nothing in a session that others use. `own` says whether every statement runs in one
+    session, which no other client uses; it is False behind a pooler. Only where it is True may a statement set
+    something for its session."""
 
     own = True
 

@@ -36,11 +36,8 @@ _PUBLIC = frozenset(
 
 
 def check_dsn(dsn: object) -> str:
-    """The connection string, if it can be read in one way only.
-
-    Raises:
-        ConfigurationError: the message says what is wrong with it, and does not show it.
-    """
+    """The connection string, if it can be read in one way only. Else ConfigurationError: it says what is wrong, and
+    does not show it."""
     form = (
         ". It must look like postgresql://user:password@host:port/database, with @ : / ? # % inside of a user name, a "
         "password or a database name percent-encoded, as urllib.parse.quote(password, safe='') does it"

@@ -50,11 +50,8 @@ _PUBLIC = OPTIONS - _SECRET_OPTIONS
 
 
 def check_url(url: object, argument: str = "url") -> str:
-    """The URL, if it can be read in one way only. `argument` is its name in a message.
-
-    Raises:
-        ConfigurationError: the message says what is wrong with the URL, and does not show it.
-    """
+    """The URL, if it can be read in one way only. Else ConfigurationError: it calls the URL `argument`, says what is
+    wrong, and does not show it."""
     form = (
         ". It must look like redis://user:password@host:6379/0, rediss://... for TLS or unix://.../path, with "
         "@ : / ? # % inside of a password percent-encoded, as urllib.parse.quote(password, safe='') does it"
@@ -106,11 +103,8 @@ def _problem_of_options(url: str) -> str | None:
 
 
 def check_cluster_url(url: str) -> None:
-    """Check that a checked URL can lead to a cluster.
-
-    Raises:
-        ConfigurationError: it names a socket, or a database other than 0. The message does not show the URL.
-    """
+    """ConfigurationError, which does not show the URL, if this checked one names a socket, or a database other than
+    0."""
     parts = urlsplit(url)
     number = parts.path.strip("/") or dict(parse_qsl(parts.query)).get("db", "0")
     if parts.scheme == "unix" or int(number):
@@ -158,11 +152,8 @@ class RedisClient:
         self.url = source if isinstance(source, str) else ""
 
     async def open(self) -> None:
-        """Make the client. It connects at the first command.
-
-        Raises:
-            ConfigurationError: a function for the URL returns none in time, or redis-py does not take an option of it.
-        """
+        """Make the client. It connects at the first command. ConfigurationError if a function for the URL returns none
+        in time, or redis-py does not take an option of it."""
         self.url = await self._kind.get(self._source, self._connect_timeout or None)
         options: dict[str, Any] = {
             "socket_connect_timeout": self._connect_timeout,

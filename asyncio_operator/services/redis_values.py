@@ -33,11 +33,8 @@ Write = tuple[bytes, bytes | None, int]
 
 
 class RedisValues(RedisClient):
-    """A client on the loop that opened it. Its methods raise the errors of redis-py, for `problem`.
-
-    Args:
-        connect_timeout: seconds to make a connection, and for a function to return the address.
-    """
+    """A client on the loop that opened it. Its methods raise the errors of redis-py, for `problem`. To make a
+    connection, and for a function to return the address, it has `connect_timeout` seconds."""
 
     def __init__(self, source: Url, *, connect_timeout: float) -> None:
         super().__init__(source, connect_timeout=connect_timeout, again=AGAIN, kind=STORE)

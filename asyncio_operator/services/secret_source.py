@@ -40,12 +40,8 @@ class SecretSource(Generic[T]):
     may_await: bool = False
 
     def check_source(self, source: object) -> None:
-        """Check the argument that a user passed.
-
-        Raises:
-            ConfigurationError: it is invalid, or a function that could never return it. The message shows neither the
-                secret nor what the function has captured.
-        """
+        """ConfigurationError if the argument that a user passed is invalid, or a function that could never return it.
+        It shows neither the secret nor what the function has captured."""
         if not callable(source):
             self.check(source)
             return
@@ -65,12 +61,8 @@ class SecretSource(Generic[T]):
             )
 
     async def get(self, source: T | Callable[[], T | Awaitable[T]], seconds: float | None = None) -> T:
-        """The checked secret. A function must return it within `seconds`, if that is not None.
-
-        Raises:
-            ConfigurationError: the function failed, took longer than `seconds` (the argument ``connect_timeout``), or
-                returned something else.
-        """
+        """The checked secret. ConfigurationError if the function failed, took longer than `seconds` (the argument
+        ``connect_timeout``; None: no limit), or returned something else."""
         if not callable(source):
             return source
         named = f"{self.argument}: the function {function_name(source)}"
@@ -120,11 +112,8 @@ def shown_source(source: str | Callable[[], str]) -> str:
 
 
 def checked_text(argument: str, text: object, problem: Callable[[str], str | None], form: str = "") -> str:
-    """A text in which `problem` finds no error. `form` ends the message: it says how the text must look.
-
-    Raises:
-        ConfigurationError: the message says what is wrong without showing the text.
-    """
+    """A text in which `problem` finds no error. Else ConfigurationError: it says what is wrong without showing the
+    text, and ends with `form`, which says how the text must look."""
     if not isinstance(text, str):
         kind = type(text).__name__
         raise ConfigurationError(

@@ -155,11 +155,8 @@ def _planned(
     limits: Sequence[tuple[Budget, bool]],
     keys: DataFrame,
 ) -> EnrichmentPlan:
-    """The plan for rows of which none of the answers is known: `keys` has their key columns.
-
-    Args:
-        limits: see `JobLimits.planned`.
-    """
+    """The plan for rows of which none of the answers is known: `keys` has their key columns. For `limits` see
+    `JobLimits.planned`."""
     lookups, calls_at_once = task.options, calls_at_most(task.options.capacity)
     if task.enricher.max_calls is not None:
         calls_at_once = min(calls_at_once, task.enricher.max_calls)

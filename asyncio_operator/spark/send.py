@@ -205,11 +205,8 @@ def _free(name: str, taken: list[str]) -> str:
 
 
 def _numbered(df: DataFrame, keys: tuple[int, ...], distinct: bool, join: Join | None) -> DataFrame:
-    """The rows, each with its number among those with the same key, and its known answer if there is a journal.
-
-    Args:
-        keys: the positions of the key columns, and of the number.
-    """
+    """The rows, each with its number among those with the same key, and its known answer if there is a journal. `keys`
+    are the positions of the key columns, and of the number."""
     *own, number = keys
     names, place = [f"_{i}" for i in range(number)], f"_{number + 1}"
     # Above, it is the number of the partition.
@@ -379,11 +376,7 @@ class RowCalls(Enricher):
         await self._enricher.close()
 
     async def lookup(self, key: Any) -> Row:
-        """Send a row.
-
-        Raises:
-            Exception: it was not sent, and may be sent later.
-        """
+        """Send a row. An error means that it was not sent, and may be sent later."""
         try:
             await self._enricher.send(_own(key), row_id(key))
         except Exception as error:

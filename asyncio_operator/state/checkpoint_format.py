@@ -49,11 +49,8 @@ _HEAD = re.compile(rb"asyncio-operator checkpoint (\d{1,9}) ([0-9a-f]{8})")
 
 class CheckpointFiles:
     """An existing checkpoint: its manifest was read, and every file has the size that the manifest gives. StateError if
-    there is none, it is damaged, a file is missing, or it is of another version.
-
-    Attributes:
-        services: for each timer service its kind, and its timers as it wrote them, by key group.
-    """
+    there is none, it is damaged, a file is missing, or it is of another version. `services` has the kind of each timer
+    service, and its timers as it wrote them, by key group."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -62,11 +62,7 @@ class OrderedEntries:
         self._blocks: list[dict[int, Entry]] = []
 
     def add(self, entry: Entry) -> bool:
-        """Add an entry; True if it is the first now.
-
-        Raises:
-            TypeError: its priority cannot be compared with another. Nothing is changed.
-        """
+        """Add an entry; True if it is the first now. TypeError, and no change, if its priority cannot be compared."""
         place = bisect_right(self._priorities, entry[0])
         if place:
             block = self._blocks[place - 1]

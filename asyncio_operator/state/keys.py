@@ -60,11 +60,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def serialize_key(key: Key) -> bytes:
-    """The bytes of a key.
-
-    Raises:
-        StateError: the key is None, or not of a key type.
-    """
+    """The bytes of a key; StateError if it is None, or not of a key type."""
     kind = type(key)
     if kind is int and -_BIAS <= key < _BIAS:
         return pack_int64(0x07, key + _BIAS)
@@ -77,11 +73,7 @@ def serialize_key(key: Key) -> bytes:
 
 
 def deserialize_key(data: bytes, position: int = 0) -> tuple[Key, int]:
-    """The key that starts at `position`, and the position after it.
-
-    Raises:
-        StateError: the bytes are not those of a key.
-    """
+    """The key that starts at `position`, and the position after it; StateError for other bytes."""
     try:
         return _READERS[data[position]](data, position + 1)
     except (IndexError, KeyError, ValueError, OverflowError, ArithmeticError, RecursionError, struct.error) as error:

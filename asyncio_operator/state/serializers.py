@@ -124,11 +124,8 @@ NULL = Flat(None, fixed=True)
 
 
 def check_serializer(argument: str, serializer: Any) -> Serializer:
-    """The serialiser given, or the built-in one for None.
-
-    Raises:
-        ConfigurationError: it has no text `name`, no `serialize` or no `deserialize`.
-    """
+    """The serialiser given, or the built-in one for None. ConfigurationError if it has no text `name`, no `serialize`
+    or no `deserialize`."""
     if serializer is None:
         return BUILTIN
     if isinstance(serializer, type):

@@ -128,10 +128,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _jump(self, timeout: float | None) -> bool:
         """Go to the next timer, unless there is none before infinity, or another thread still works for the loop.
-
-        Args:
-            timeout: seconds until then; None: there is none.
-        """
+        `timeout` is the seconds until then; None: there is none."""
         if self._outstanding or timeout is None:
             return False
         # The timer's own time is used: now plus the time until then may differ from it by a rounding error.

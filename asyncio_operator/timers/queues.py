@@ -72,11 +72,7 @@ def _is_plain(timer: Timer) -> bool:
 
 
 def serialize_timer(timer: Timer) -> bytes:
-    """The bytes of a timer.
-
-    Raises:
-        StateError: the timestamp is not an int of 64 bits, or the key or namespace is not of a key type.
-    """
+    """The bytes of a timer; StateError if its timestamp is not an int of 64 bits, or its key or namespace no key."""
     timestamp, key, namespace = timer
     check_timestamp(timestamp)
     return _pack(timestamp - MIN_TIMESTAMP) + serialize_key(key) + serialize_namespace(namespace)

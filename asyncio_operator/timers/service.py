@@ -391,11 +391,8 @@ def check_shared(service: object, queues: TimerQueues, key_groups: KeyGroupRange
 
 
 def permits_of(limit: int | None) -> Iterator[bool]:
-    """A permit for each timer that a pass may fire, of all services together; None is no limit.
-
-    Raises:
-        ConfigurationError: the limit is not an int of at least 1.
-    """
+    """A permit for each timer that a pass may fire, of all services together; None is no limit. ConfigurationError if
+    the limit is not an int of at least 1."""
     return repeat(True) if limit is None else repeat(True, positive_int("limit", limit, ", or None for no limit"))
 
 

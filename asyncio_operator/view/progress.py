@@ -104,11 +104,7 @@ class MovingLine(Display):
 
 
 class Bar(Display):
-    """A bar in a notebook.
-
-    Args:
-        display: `IPython.display`.
-    """
+    """A bar in a notebook. `display` is `IPython.display`."""
 
     def __init__(self, display: Any) -> None:
         self._display = display

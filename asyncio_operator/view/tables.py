@@ -18,10 +18,7 @@ STYLE = "text-align:right;padding:2px 12px"
 
 def text_table(head: Sequence[str], rows: Sequence[Row], width: int = WIDTH) -> str:
     """A table as lines of at most `width` characters. Columns that do not fit follow below, with the names again.
-
-    Args:
-        head: titles of the columns, without that of the names.
-    """
+    `head` has the titles of the columns, without that of the names."""
     names = ["", *(name for name, _ in rows)]
     left = min(_widest([*map(printable, names)]), width // 2)
     columns = [_cut([title, *(cells[i] for _, cells in rows)], width - left - 2) for i, title in enumerate(head)]

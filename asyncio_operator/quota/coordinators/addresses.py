@@ -121,11 +121,8 @@ ADDRESS = SecretSource("coordinator", "address", partial(checked_text, "coordina
 
 
 def check_address(budget: Budget) -> None:
-    """Check the address of a budget as far as that is possible without a connection.
-
-    Raises:
-        ConfigurationError: it cannot be read, or the library for it is not installed. It is not shown.
-    """
+    """Check the address of a budget as far as that is possible without a connection. ConfigurationError, which does not
+    show it, if it cannot be read, or the library for it is not installed."""
     address = budget.coordinator
     if not isinstance(address, str):
         return

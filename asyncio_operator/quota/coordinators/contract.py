@@ -28,20 +28,14 @@ MANY_STATES = 256
 
 
 class Coordinator(Protocol):
-    """One budget at one coordinator, used by one process. Nothing is opened before the first `ask`.
-
-    Attributes:
-        shown: names the coordinator in messages, without secrets.
-    """
+    """One budget at one coordinator, used by one process. Nothing is opened before the first `ask`. `shown` names the
+    coordinator in messages, without secrets."""
 
     shown: str
 
     async def ask(self, message: Json) -> Json:
         """The reply to a message. It takes at most a few times `ASK_TIMEOUT`, and one `ask` runs at a time.
-
-        Raises:
-            CoordinatorError: there is no reply. The message may have been applied or not.
-        """
+        CoordinatorError if there is no reply: the message may have been applied or not."""
         ...
 
     async def close(self) -> None:
@@ -50,12 +44,8 @@ class Coordinator(Protocol):
 
 
 class States:
-    """The states of budgets in the memory of a process, by name. Any thread may use it.
-
-    Args:
-        unused: whether a state says no more than none would. Such states go when there are many: a
-            `rate_limit` makes one for each DataFrame.
-    """
+    """The states of budgets in the memory of a process, by name. Any thread may use it. States of which `unused` says
+    that they say no more than none would go when there are many: a `rate_limit` makes one for each DataFrame."""
 
     def __init__(
         self, answer: Answer, clock: Clock = monotonic, unused: Callable[[Any, float], bool] = lambda *_: False

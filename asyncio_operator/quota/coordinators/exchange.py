@@ -204,11 +204,7 @@ class ServerCoordinator(ABC):
         return _as_text(Content(state, kept, servers)._asdict()), reply
 
     def _opened(self, stored: Stored) -> Content:
-        """What the stored text says.
-
-        Raises:
-            CoordinatorError: it is something else.
-        """
+        """What the stored text says; CoordinatorError if it is something else."""
         if not stored.text:
             return Content(None, {}, [])
         with contextlib.suppress(ValueError, TypeError, RecursionError):

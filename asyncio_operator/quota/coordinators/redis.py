@@ -60,11 +60,7 @@ return 1
 
 
 class RedisCoordinator(ServerCoordinator):
-    """One budget in one Redis.
-
-    Args:
-        expire_after: seconds after its last use in which the state is kept; None: for ever.
-    """
+    """One budget in one Redis. The state is kept for `expire_after` seconds after its last use; None: for ever."""
 
     lost = (LostConnectionError,)
 

@@ -94,11 +94,8 @@ class JobLimits:
 
 
 def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], int]) -> Budget:
-    """The budget as its tasks get it.
-
-    Args:
-        tasks_at_once: the number of tasks that share it where they cannot reach the driver.
-    """
+    """The budget as its tasks get it. `tasks_at_once` is asked how many share it, where they cannot reach the
+    driver."""
     of_kind("budget", budget, Budget)
     if budget.coordinator is not None:
         check_address(budget)
@@ -134,11 +131,7 @@ def _with(budget: Budget, **fields: object) -> Budget:
 
 
 def divided(budget: Budget, tasks: int, rate: bool = False) -> Budget:
-    """The part of each task, rounded down: no task knows of the others (law G9).
-
-    Args:
-        rate: it is a `rate_limit`.
-    """
+    """The part of each task, rounded down: no task knows of the others (law G9). `rate`: it is a `rate_limit`."""
     shown, given = ("rate_limit", "RateLimit(...)") if rate else (f"the budget {budget.name!r}", "...")
     remedy = f'name a coordinator, as in budget=Budget("name", {given}, coordinator="redis://host")'
     if budget.spend:

@@ -139,11 +139,8 @@ OPTIONS = (*(name for name in _FIELDS if name not in CALL_OPTIONS), *CALL_OPTION
 def enrich_task(
     schema: StructType, enricher: Enricher, options: EnrichOptions, zone: str = "UTC"
 ) -> tuple[EnrichTask, StructType]:
-    """The task for an input with that schema, which does not report, and the schema of its output.
-
-    Args:
-        zone: the time zone of the session, for `as_of`.
-    """
+    """The task for an input with that schema, which does not report, and the schema of its output. `zone` is the time
+    zone of the session, for `as_of`."""
     require_enricher(enricher)
     if options.strategy != "distinct":
         # With "distinct" only keys travel, and their types are checked as keys.

@@ -366,12 +366,8 @@ Ask = Callable[[Place], dict[str, Any]]
 
 
 def at_place(spark: SparkSession, location: Location, ask: Ask) -> dict[str, Any]:
-    """The result of a function that is called where the location is: here, or on the server of Spark Connect.
-
-    Raises:
-        ConfigurationError, StateError, JournalError: as the function raised. Errors of the system, and a place that
-            hangs, are `JournalError`.
-    """
+    """The result of a function that is called where the location is: here, or on the server of Spark Connect. Errors of
+    the system, and a place that hangs, are a JournalError; other errors are raised as they are."""
     if context_of(spark) is not None:
         return _asked(location, ask)
     task = spark.range(0, 1, 1, 1).mapInArrow(partial(_in_task, location, ask), "found string")

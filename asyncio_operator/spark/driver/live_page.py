@@ -257,11 +257,8 @@ milliseconds."""
 
 
 class LiveSamples:
-    """Takes samples of a ledger. `take` is called by one thread, and `page` by any.
-
-    Args:
-        time: returns seconds since the epoch.
-    """
+    """Takes samples of a ledger. `take` is called by one thread, and `page` by any. `time` is in seconds since the
+    epoch."""
 
     def __init__(self, ledger: Ledger, time: Clock = wall, clock: Clock = monotonic) -> None:
         self._ledger = ledger

@@ -165,11 +165,8 @@ class DriverClient:
         self._wire: Wire | None = None
 
     async def ask(self, topic: str, question: Any) -> tuple[Any, float]:
-        """The driver's answer, and the monotonic time at which the question was sent.
-
-        Raises:
-            CoordinatorError: there is none.
-        """
+        """The driver's answer, and the monotonic time at which the question was sent. CoordinatorError if there is
+        none."""
         try:
             async with asyncio.timeout(ASK_TIMEOUT):
                 if self._wire is None:

@@ -157,11 +157,8 @@ async def run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
 
 
 async def _together(names: Sequence[str], works: Sequence[Callable[[Callable[[], None]], Awaitable[None]]]) -> None:
-    """Do works side by side. The first error cancels the others, and is raised when all have ended.
-
-    Args:
-        works: each gets a function to call when it has failed: what it has begun may take longer to end.
-    """
+    """Do works side by side. The first error cancels the others, and is raised when all have ended. Each work gets a
+    function to call when it has failed: what it has begun may take longer to end."""
     failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def fail(number: int) -> None:

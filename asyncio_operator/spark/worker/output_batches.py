@@ -32,12 +32,8 @@ Places = Iterator[tuple[Ints, Ints]]
 
 
 def places(starts: Ints, copies: Ints) -> Places:
-    """All rows of the output, `OUTPUT_ROWS` at a time.
-
-    Args:
-        starts, copies: for each input row, the number of its first found row, and the number of its found rows. -1 is
-            a row of nulls, which has at most one copy.
-    """
+    """All rows of the output, `OUTPUT_ROWS` at a time. `starts` has for each input row the number of its first found
+    row, and `copies` that of its found rows. -1 is a row of nulls, which has at most one copy."""
     # The usual case, one output row for each input row, needs no search.
     if (copies == 1).all():
         for done in range(0, len(copies), OUTPUT_ROWS):
@@ -87,10 +83,7 @@ def _bytes(columns: Sequence[Column]) -> int:
 
 def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
     """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
-
-    Args:
-        in_bytes, found_bytes: the bytes of each input row, and of each found row. The last of those is for -1.
-    """
+    The bytes are those of each input row, and of each found row: of these the last are for -1."""
     for rows, found in whole:
         ends = np.cumsum(in_bytes[rows] + found_bytes[found])
         start, before = 0, 0

@@ -40,11 +40,8 @@ logger = logging.getLogger("asyncio_operator.clients")
 
 
 class Client:
-    """An enricher that is opened once, for all tasks that wait for it.
-
-    Args:
-        before: the closing of an earlier client of the same specification. Opening waits for it.
-    """
+    """An enricher that is opened once, for all tasks that wait for it. Opening waits for `before`, the closing of an
+    earlier client of the same specification."""
 
     def __init__(self, enricher: Enricher, before: asyncio.Task[Any] | None) -> None:
         self.enricher = enricher

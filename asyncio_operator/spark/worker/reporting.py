@@ -132,11 +132,8 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Where the trace of a task is reported when it has ended. It is sent to the workers.
-
-    Attributes:
-        limit: the maximum number of events of a task.
-    """
+    """Where the trace of a task, of at most `limit` events, is reported when it has ended. It is sent to the
+    workers."""
 
     destination: Destination
     limit: int

@@ -346,11 +346,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Segmenter:
-    """Numbers the segments of a partition, batch by batch.
-
-    Args:
-        delay: the largest distance between rows of one segment, in the unit of their event times.
-    """
+    """Numbers the segments of a partition, batch by batch. The rows of one are at most `delay` apart, in the unit of
+    their event times."""
 
     def __init__(self, delay: int) -> None:
         self._delay = delay

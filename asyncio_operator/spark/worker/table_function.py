@@ -86,11 +86,8 @@ class Analyzed(AnalyzeResult):  # type: ignore[misc]
 
 
 class Call:
-    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task.
-
-    Attributes:
-        is_partitioned: the task has several partitions, and more may follow.
-    """
+    """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task. If
+    `is_partitioned`, the task has several partitions, and more may follow."""
 
     def __init__(self, task: EnrichTask, schema: StructType) -> None:
         # With cloudpickle, because Spark's own pickle does not support lambdas.
@@ -105,11 +102,8 @@ class Call:
         self._next_offset = -1
 
     def push(self, own: bytes, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add rows. Yields the rows that are ready.
-
-        Args:
-            own: the pickled task of the registration, which contains everything that depends only on the enricher.
-        """
+        """Add rows. Yields the rows that are ready. `own` is the pickled task of the registration, which contains
+        everything that depends only on the enricher."""
         if self._outputs is None:
             layout, options = cloudpickle.loads(self._found)
             task: EnrichTask = cloudpickle.loads(own)

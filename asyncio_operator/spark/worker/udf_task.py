@@ -306,11 +306,8 @@ class Batch:
 
 
 class Rows(Input):
-    """The rows of all batches, one by one. They are an `Input` of the operator.
-
-    Args:
-        begun: gets each batch before its first row is read.
-    """
+    """The rows of all batches, one by one. They are an `Input` of the operator. `begun` gets each batch before its
+    first row is read."""
 
     def __init__(self, source: ToLoop, begun: deque[Batch]) -> None:
         self._begun = begun

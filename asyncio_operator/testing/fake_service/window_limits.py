@@ -260,11 +260,7 @@ class _Window:
 
 
 def _check_paths(name: str, paths: object) -> None:
-    """Check a mapping from units to dotted paths, or None.
-
-    Raises:
-        ConfigurationError: it is something else; `name` is the argument.
-    """
+    """ConfigurationError, which names the argument, if this is no mapping from units to dotted paths, and not None."""
     if paths is None:
         return
     if not isinstance(paths, Mapping) or not all(
