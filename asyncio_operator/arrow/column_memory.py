@@ -118,13 +118,6 @@ class Block:
         self.keys, self.answers = keys, answers
         self.count, self.bytes = len(keys), int(keys.array.nbytes + answers.table.nbytes)
 
-    def joined(self, other: Block) -> Block:
-        """This block and the one behind it."""
-        found = one_after_the_other([self.answers, other.answers])
-        # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
-        answers = ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)
-        return Block(self.first, self.begun, max(self.until, other.until), self.keys.joined([other.keys]), answers)
-
 
 class ColumnMemory:
     """The answers of keys, in columns.
@@ -137,6 +130,7 @@ class ColumnMemory:
         span: the time that a block may span.
         idle: how long an answer is used after its last use; None: only its arrival counts as a use.
         keeps_expired: expired answers stay, until there are too many.
+        timed: answers come with what their calls took.
     """
 
     def __init__(
@@ -148,6 +142,7 @@ class ColumnMemory:
         span: float = inf,
         idle: float | None = None,
         keeps_expired: bool = False,
+        timed: bool = False,
     ) -> None:
         self.now = now
         self._lives = lives
@@ -156,26 +151,26 @@ class ColumnMemory:
         self._span = span
         self._idle = idle
         self._keeps_expired = keeps_expired
+        self._arrays = ["_live", "_came", "_until", *["_ends", "_used"] * (idle is not None), *["_about"] * timed]
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
+        # Of each place: whether it has a key, when its answer came, and when it expires. Without another use, if uses
+        # count: then also when its life ends, and its number in the order of use. And what its call took.
+        self._live, self._came, self._until = np.empty(0, bool), np.empty(0), np.empty(0)
+        self._ends, self._used, self._about = np.empty(0), np.empty(0, np.int64), np.empty(0, ABOUT)
         self._blocks: list[Block] = []
-        self._bytes = self._tick = 0
-        self._number(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0, ABOUT))
+        self._bytes = self._tick = self._end = self.count = 0
+        self._number()
 
-    def _number(self, came: Any, ends: Any, until: Any, used: Ints, about: Any) -> None:
-        """Number the places anew: each has a key, which is not in the table yet."""
-        # Of each place: whether it has a key, when its answer came, when its life ends, when it would expire without
-        # another use, its number in the order of use, and what its call took.
-        self._live, self._came, self._ends, self._until, self._used = np.ones(len(used), bool), came, ends, until, used
-        self._about = about
-        self._end = self.count = len(used)
+    def _number(self) -> None:
+        """Places have new numbers, and are not in the table yet."""
         self._table = PlaceTable()
         # Keys whose hashes were not needed yet.
         self._unhashed: list[ArrowKeys] = []
         # Places in the order of their use, at the time of this number.
-        self._queue, self._queued = used[:0], 0
+        self._queue, self._queued = np.empty(0, np.int64), 0
 
     def recall(self, keys: ArrowKeys, *, expired: bool = False) -> list[Piece]:
         """The positions of the keys whose answers are here, and these answers; with those that have expired and are
@@ -219,32 +214,31 @@ class ColumnMemory:
         places = self._places(keys)
         self._forget(places[places >= 0])
 
-    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any = 0) -> None:
+    def learn(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any = None) -> None:
         """Keep the answers of keys, which have come at these times. Times ascend."""
         if not len(keys):
             return
         first, self._end = self._end, self._end + len(keys)
         ends = np.where(answers.counts != 0, *self._lives) + came
         until = ends if self._idle is None else np.minimum(ends, came + self._idle)
-        values = {"_live": True, "_came": came, "_ends": ends, "_until": until, "_used": 0, "_about": about}
-        for name, value in values.items():
+        values = {"_live": True, "_came": came, "_until": until, "_ends": ends, "_used": 0, "_about": about}
+        for name in self._arrays:
             array = grown(getattr(self, name), self._end)
-            array[first : self._end] = value
+            array[first : self._end] = values[name]
             setattr(self, name, array)
-        self._use(np.arange(first, self._end))
-        keys = keys.copied()
-        self._add(Block(first, float(came[0]), float(ends.max()), keys, answers))
-        self._unhashed.append(keys)
+        self._add(Block(first, float(came[0]), float(ends.max()), keys.copied(), answers))
         self.count += len(keys)
         while self._bytes > self._most_bytes:
             self._forget_block()
         if self._idle is not None:
+            self._use(np.arange(first, self._end))
             # What they replace does not count.
             self._hash()
         self._shrink()
 
     def _add(self, block: Block) -> None:
         self._blocks.append(block)
+        self._unhashed.append(block.keys)
         self._bytes += block.bytes
 
     def _join(self) -> None:
@@ -260,7 +254,11 @@ class ColumnMemory:
                 too_large = one.count + last.count > most or one.bytes + last.bytes > room
                 if one.count > last.count or too_large or last.begun - one.begun > self._span:
                     break
-                blocks[-2:] = [one.joined(last)]
+                found = one_after_the_other([one.answers, last.answers])
+                # In one piece: Arrow copies a column in chunks as a whole each time that rows of it are taken.
+                answers = ColumnAnswers(found.table.combine_chunks(), found.starts, found.counts)
+                keys, until = one.keys.joined([last.keys]), max(one.until, last.until)
+                blocks[-2:] = [Block(one.first, one.begun, until, keys, answers)]
         self._bytes, self._blocks = sum([block.bytes for block in blocks]), blocks
 
     def _hash(self) -> None:
@@ -288,10 +286,11 @@ class ColumnMemory:
         while (over := self.count - self.most_keys) > 0:
             if not len(self._queue):
                 live = np.flatnonzero(self._live[: self._end])
-                self._queue, self._queued = live[np.argsort(self._used[live])], self._tick
+                self._queue = live if self._idle is None else live[np.argsort(self._used[live])]
+                self._queued = self._tick
             some, self._queue = self._queue[:over], self._queue[over:]
             # Others were used since then.
-            self._forget(some[self._used[some] < self._queued])
+            self._forget(some if self._idle is None else some[self._used[some] < self._queued])
         while self._blocks and not self._live[(block := self._blocks[0]).first : block.first + block.count].any():
             self._forget_block()
         if self._end - self.count > max(self.count // 2, LEAST):
@@ -309,9 +308,12 @@ class ColumnMemory:
 
     def _pack(self) -> None:
         """Copy what is left into fewer blocks."""
-        live, blocks = self._live[: self._end], self._blocks
-        arrays = self._came, self._ends, self._until, self._used, self._about
-        self._number(*[array[: self._end][live] for array in arrays])
+        live, blocks = self._live[: self._end].copy(), self._blocks
+        for name in self._arrays:
+            array = getattr(self, name)
+            array[: self.count] = array[: self._end][live]
+        self._end = self.count
+        self._number()
         self._blocks, self._bytes, first = [], 0, 0
         for block in blocks:
             kept = np.flatnonzero(live[block.first : block.first + block.count])
@@ -321,5 +323,4 @@ class ColumnMemory:
             if len(kept) < block.count:
                 keys, answers = keys.at(kept), answers.at(kept).compact()
             self._add(Block(first, block.begun, block.until, keys, answers))
-            self._unhashed.append(keys)
             first += len(kept)

@@ -106,9 +106,8 @@ def _datetime(key: datetime) -> datetime:
 
 def _tuple(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
     parts = tuple(map(canonical_key, key))
-    for part in parts:
-        if part is None:
-            return None
+    if any(part is None for part in parts):
+        return None
     make: Callable[[Any], tuple[Any, ...]] = getattr(key, "_make", tuple)  # which named tuples have
     return parts if type(key) is tuple else make(parts)
 

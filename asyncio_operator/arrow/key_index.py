@@ -318,7 +318,7 @@ class ArrowKeys(Sequence[Any]):
 
     def copied(self) -> ArrowKeys:
         """The same keys in memory of their own: a part of a batch would keep all of its columns."""
-        return self.at(np.arange(len(self)))
+        return self._with(pa.concat_arrays([self.array, self.array[:0]]), slice(None))
 
     def joined(self, others: Sequence[ArrowKeys]) -> ArrowKeys:
         """These keys and those of others of the same type."""

@@ -131,7 +131,7 @@ class ColumnStore:
         except Exception as error:  # The enricher has changed one after it was checked.
             logger.warning("%d answers cannot be kept: %s", len(come), describe_error(error))
             return
-        about: Any = 0 if come[0].about is None else np.concatenate([one.about for one in come])
+        about: Any = None if come[0].about is None else np.concatenate([one.about for one in come])
         first, *others = map(self._fitted, keys)
         counts = np.concatenate([np.diff([end for end, *_ in one.came], prepend=0) for one in come])
         _, *columns = zip(*chain.from_iterable([one.came for one in come]), strict=True)
@@ -141,7 +141,7 @@ class ColumnStore:
             # Those of several batches. Law L4: the order counts.
             order = np.argsort(turns, kind="stable")
             every, found, times = every.at(order), found.at(order), times[order]
-            about = about if come[0].about is None else about[order]
+            about = None if about is None else about[order]
         self._keep(every, found, times, about)
 
     def _keep(self, keys: ArrowKeys, answers: ColumnAnswers, came: Any, about: Any) -> None:
@@ -289,8 +289,8 @@ class ColumnPlaces(Places):
             # Behind a cache it has what the cache has dropped, as long as the cache would use it.
             unit, lives = (1, (inf,)) if cache is None else (1000, cache.lives)
             row, miss = min(unit * remember, lives[0]), min(unit * remember, lives[-1])
-            limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES
-            self._memory = ColumnStore(ColumnMemory(self.now, (row, miss), *limits, span=column_memory.SPAN * row))
+            limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES, column_memory.SPAN * row
+            self._memory = ColumnStore(ColumnMemory(self.now, (row, miss), *limits, timed=timed))
             # Each use of a cache counts where answers expire after their last one.
             counts = cache is not None and cache.options.expire_after_access is not None
             self._at_hand.insert(len(self._at_hand) if counts else 0, self._memory)
