@@ -115,12 +115,8 @@ _OF_TABLE = re.compile(r"part-|_SUCCESS$|.*\.parquet$")
 
 
 def read_description(place: Place) -> Description | None:
-    """The description of a journal; None if there is no journal.
-
-    Raises:
-        ConfigurationError: there are two, or data files without one.
-        StateError: it is damaged or of another format.
-    """
+    """The description of a journal; None if there is no journal. ConfigurationError if there are two, or data files
+    without one; StateError if it is damaged or of another format."""
     names = _names(place)
     if len(names) > 1:
         raise ConfigurationError(

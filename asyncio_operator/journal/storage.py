@@ -112,12 +112,8 @@ def _sync(descriptor: int) -> None:
 
 
 class ArrowFiles:
-    """The same calls of one of Arrow's file systems.
-
-    Args:
-        connect: makes the file system; called at the first use.
-        renames: whether files become visible by a rename. Otherwise a write is atomic.
-    """
+    """The same calls of one of Arrow's file systems, which `connect` makes at the first use. If it `renames`, files
+    become visible by a rename; otherwise a write is atomic."""
 
     def __init__(self, connect: Callable[[], pafs.FileSystem], *, renames: bool) -> None:
         self._connect = connect

@@ -108,12 +108,8 @@ def problem(hint: Hint, longest: float = LONGEST_WAIT) -> str | None:
 def hear(
     caps: dict[str, Cap], unit: str, hint: Hint, outstanding: float, now: float, own: Iterable[Window] = ()
 ) -> None:
-    """A source said this of a unit.
-
-    Args:
-        outstanding: units that are granted and did not start.
-        own: the windows of the unit.
-    """
+    """A source said this of a unit, whose windows are `own`, and of which `outstanding` are granted and did not
+    start."""
     limit, remaining, per = hint.limit, hint.remaining, hint.per or 0.0
     reset = per if hint.reset_after is None else hint.reset_after
     if unit not in caps and len(caps) >= MOST_UNITS:

@@ -334,12 +334,8 @@ class Stock(Resource):
 
 
 class Slots(Resource):
-    """Calls in flight: units that come back when a call returns.
-
-    Attributes:
-        ended: the calls that have returned since the last message.
-        waits: whether a call had to wait since then, for whatever it was.
-    """
+    """Calls in flight: units that come back when a call returns. Since the last message `ended` calls have returned,
+    and if it `waits`, a call had to wait, for whatever it was."""
 
     def __init__(self, most: int) -> None:
         super().__init__("", most, 1.0)

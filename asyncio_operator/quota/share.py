@@ -333,12 +333,8 @@ class Reservation:
         self._shares: list[Share] = []
 
     def join(self, news: Callable[[], None], fail: Callable[[BaseException], object]) -> Seat:
-        """The run is about to ask for the first time.
-
-        Args:
-            news: called when `take` may give another answer than before.
-            fail: ends the run with an error.
-        """
+        """The run is about to ask for the first time. `news` is called when `take` may give another answer than before;
+        `fail` ends the run with an error."""
         self._shares = [find() for find in self._finds]
         first, *others = self._shares
         return Seat(first, news, fail, *[Seat(share, news, fail) for share in others])

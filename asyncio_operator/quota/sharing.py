@@ -91,12 +91,8 @@ def divide(state: State, message: Json, now: float) -> Shares:
 def grant(
     state: State, message: Json, worker: Worker, levels: Sequence[float], now: float, full: bool
 ) -> list[list[list[float]]]:
-    """The permits for a worker, for each limit. They are placed in the windows.
-
-    Args:
-        levels: see `Shares`.
-        full: whether the worker's slots are all in use: its waiting call may not start now.
-    """
+    """The permits for a worker, for each limit. They are placed in the windows. `levels`: see `Shares`. `full`: the
+    worker's slots are all in use, so its waiting call may not start now."""
     windows, terms = state.windows, state.terms
     calls = [0.0] * len(windows) if full else message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)

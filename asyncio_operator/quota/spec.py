@@ -243,12 +243,8 @@ def warn_once(text: str) -> None:
 
 
 def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
-    """Log once if a budget limits units in which nothing weighs calls: a debt is then all that can be counted.
-
-    Args:
-        called: names the function or enricher.
-        weigh: how it weighs a call; None: it weighs in no unit.
-    """
+    """Log once if a budget limits units in which nothing weighs calls: a debt is then all that can be counted. `called`
+    names the function or enricher; without `weigh` it weighs in no unit."""
     units = {limit.unit for limit in budget.limits} | (budget.spend or {}).keys()
     unknown = sorted(units - set(COUNTED))
     text = (

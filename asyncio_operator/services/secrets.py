@@ -38,12 +38,7 @@ _LETTERS = re.compile("[0-9A-Za-z]+")
 
 
 class Secrets:
-    """A set of texts to hide.
-
-    Args:
-        texts: the secrets.
-        public: texts that stay readable where they occur exactly so.
-    """
+    """A set of texts to hide. Texts that are `public` stay readable where they occur exactly so."""
 
     def __init__(self, texts: Iterable[str] = (), public: Iterable[str] = ()) -> None:
         self._public = frozenset(public)

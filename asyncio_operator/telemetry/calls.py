@@ -92,12 +92,8 @@ def _with_first_logged(invoke: Invoke, name: str) -> Invoke:
 
 
 def counted(name: str, read: Callable[[], Figures]) -> AbstractContextManager[None]:
-    """While it is entered, the figures of a run are metrics. It does nothing where no provider is set.
-
-    Args:
-        name: of what is called.
-        read: returns the figures so far. Called on any thread.
-    """
+    """While it is entered, the figures of a run are metrics, under the name of what is called. It does nothing where no
+    provider is set. `read` returns the figures so far, on any thread."""
     if not providers():
         return nullcontext()
     from asyncio_operator.telemetry.spans import sums

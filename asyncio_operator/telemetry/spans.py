@@ -83,12 +83,7 @@ instruments = cache(Instruments)
 
 
 class ObservedCalls:
-    """The calls of a run.
-
-    Args:
-        attributes: those that all calls have in common.
-        many: `invoke` takes a list of keys.
-    """
+    """The calls of a run, which have these attributes in common. `many`: `invoke` takes a list of keys."""
 
     def __init__(self, invoke: Callable[[Any], Awaitable[Any]], name: str, attributes: Attributes, many: bool) -> None:
         self._invoke = invoke

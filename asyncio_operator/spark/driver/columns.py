@@ -297,12 +297,8 @@ def names_of(as_of: object) -> tuple[str, str]:
 
 
 def compared(schema: StructType, time: str, version: StructField, enricher: str, place: int, zone: str) -> AsOf:
-    """How the times of rows with that schema are compared with the versions of an enricher.
-
-    Args:
-        place: that of the version among the columns of a found row.
-        zone: the time zone of the session.
-    """
+    """How the times of rows with that schema are compared with the versions of an enricher, whose place is among the
+    columns of a found row. `zone` is the time zone of the session."""
     position = position_of(schema, time, "as_of")
     field = schema.fields[position]
     own, theirs = field.dataType, version.dataType

@@ -193,12 +193,8 @@ class _LeastRecentlyUsed:
 
 
 class Whole:
-    """All rows of the job. The tasks have read some of them; the rest is assumed to be like those.
-
-    Args:
-        rows: the number of rows of all partitions; None if all were read.
-        remembered: the maximum number of keys that a task remembers.
-    """
+    """All rows of the job, by number; None if all were read. The rest is assumed to be like the rows that the tasks
+    have read. A task remembers at most `remembered` keys."""
 
     def __init__(self, tasks: Sequence[TaskFigures], rows: int | None, remembered: int = 0) -> None:
         self._remembered = remembered

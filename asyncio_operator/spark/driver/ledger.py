@@ -51,12 +51,8 @@ NO_ROWS = (0,) * len(ROWS)
 
 @dataclass(slots=True)
 class Run:
-    """The latest report of a run.
-
-    Attributes:
-        work: its figures as they were counted, of which rows do not matter. None: it has succeeded, and no more comes.
-        at: the time of the report.
-    """
+    """The latest report of a run. Of the figures in `work` rows do not matter; it is None when the run has succeeded,
+    and no more comes. `at` is the time of the report."""
 
     state: str = "running"
     rows: Rows = NO_ROWS
@@ -71,12 +67,8 @@ class Run:
 
 @dataclass(slots=True)
 class Partition:
-    """The runs for a partition of a stage, by attempt.
-
-    Attributes:
-        succeeded: number of the attempt that has succeeded last.
-        before: rows that do not count, because the figures were reset after they came.
-    """
+    """The runs for a partition of a stage, by attempt, and the number of the attempt that has succeeded last. The rows
+    `before` do not count, because the figures were reset after they came."""
 
     part: str
     batch: MicroBatch | None

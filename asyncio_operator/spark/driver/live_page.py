@@ -434,12 +434,8 @@ Labels = Mapping[str, str]
 
 
 def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str, int], budgets: Iterable[Any]) -> str:
-    """The text.
-
-    Args:
-        in_flight: calls that run now, by the label of their lookup.
-        budgets: as the live page has them.
-    """
+    """The text. `in_flight` has the calls that run now, by the label of their lookup; `budgets` are as the live page
+    has them."""
     of = [({"lookup": lookup.label}, figures) for lookup, figures in lookups]
     lines: list[str] = []
     for name, figure in FIGURES.items():

@@ -105,12 +105,8 @@ class Wire:
 
 
 async def greet_worker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes) -> Wire:
-    """The driver's side of a new connection.
-
-    Raises:
-        WireError: the other side does not know the token.
-        asyncio.IncompleteReadError, OSError, TimeoutError: the connection ended, or nothing came.
-    """
+    """The driver's side of a new connection. WireError if the other side does not know the token; IncompleteReadError,
+    OSError or TimeoutError if the connection ended, or nothing came."""
     own = secrets.token_bytes(NONCE)
     writer.write(MAGIC + own)
     async with asyncio.timeout(HELLO_TIMEOUT):
@@ -123,12 +119,8 @@ async def greet_worker(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def connect_to_driver(address: DriverAddress) -> Wire:
-    """The worker's side of a new connection.
-
-    Raises:
-        WireError: what answers is not this application's driver.
-        asyncio.IncompleteReadError, OSError, TimeoutError: the driver is not reachable, or refused the token.
-    """
+    """The worker's side of a new connection. WireError if what answers is not this application's driver;
+    IncompleteReadError, OSError or TimeoutError if that is not reachable, or refused the token."""
     async with asyncio.timeout(HELLO_TIMEOUT):
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:

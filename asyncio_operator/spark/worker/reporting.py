@@ -115,12 +115,8 @@ Reports = Any
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the reports of tasks go. It is sent to the workers.
-
-    Attributes:
-        accumulator: the one that all collections on the driver share.
-        name: names the collection.
-    """
+    """Where the reports of tasks go: the accumulator that all collections on the driver share, and the name of one of
+    these. It is sent to the workers."""
 
     accumulator: Accumulator[Reports]
     name: str

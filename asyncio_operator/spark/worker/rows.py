@@ -261,12 +261,8 @@ class Enrichment:
     def _build(
         self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: Any, reports: list[Any]
     ) -> Iterator[pa.RecordBatch]:
-        """The output for rows.
-
-        Args:
-            codes: the number of each row's key, or -1 for none.
-            outcomes, reports: of the keys; in the second, answers may be `IN_COLUMNS`.
-        """
+        """The output for rows. `codes` has the number of each row's key, or -1 for none; `outcomes` and `reports` are
+        of the keys, and in the second, answers may be `IN_COLUMNS`."""
         self.expect(rows.schema)
         answers = read_answers(outcomes, self.layout.found, self.layout.declared, rows.num_rows)
         fates, empty = self._fates(outcomes, answers)

@@ -235,12 +235,8 @@ def _closed_by_spark(output: Any) -> Callable[[], bool]:
 async def one_by_one(
     outputs: AsyncGenerator[Any], sink: FromLoop, made: Callable[[Any], Any] = lambda output: output
 ) -> None:
-    """Hand outputs from the loop to the task's main thread: the next one when Spark has read the one before (law X15).
-
-    Args:
-        sink: the channel between them.
-        made: makes of an output what the thread gets.
-    """
+    """Hand outputs from the loop to the task's main thread, as `made` makes them: the next one when Spark has read the
+    one before (law X15)."""
     loop = asyncio.get_running_loop()
     async with contextlib.aclosing(outputs):
         async for output in outputs:

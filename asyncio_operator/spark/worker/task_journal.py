@@ -139,12 +139,8 @@ class TaskJournal(KnownAnswers):
     # -- answers that came with the input
 
     def recall(self, batch: KeyBatch, column: pa.StructArray) -> None:
-        """Set the outcomes of the keys whose answers came with the rows.
-
-        Args:
-            batch: its payload has the number of each row's key.
-            column: the known answer of each row: see `driver.journaled`.
-        """
+        """Set the outcomes of the keys whose answers came with the rows. The payload of the batch has the number of
+        each row's key; the column has the known answer of each row (see `driver.journaled`)."""
         codes: Ints = batch.payload.key_of
         # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
         first = np.zeros(len(batch.keys) + 1, np.int64)
