@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeVar
 
-from asyncio_operator.errors import ConfigurationError, ResultError, describe
+from asyncio_operator.errors import ConfigurationError, ResultError, StateError, describe
 
 T = TypeVar("T")
 
@@ -24,6 +25,9 @@ SHORTEST = 0.001
 
 LONGEST = 1e12
 """Seconds: 30,000 years, which 64 bits can hold in milliseconds."""
+
+LIMIT = 1 << 63
+"""Milliseconds. Every time lies below it and not below its negative, because times are stored in 64 bits."""
 
 
 def positive_int(name: str, value: object, besides: str = "") -> int:
@@ -136,6 +140,39 @@ def plain_result(name: str, result: T) -> T:
     if isinstance(result, CoroutineType):
         raise not_awaited(name, result)
     return result
+
+
+def milliseconds(clock: Callable[[], float] | None) -> Callable[[], int]:
+    """The same clock in whole milliseconds, ``round(clock() * 1000)``; None for the system's clock.
+
+    The returned function raises a `StateError` if the clock returns no finite number, or one whose milliseconds do not
+    fit into 64 bits. Unchecked, such a time would fail much later, when it is stored.
+
+    Raises:
+        ConfigurationError: `clock` is no plain function without arguments.
+    """
+    if clock is None:
+        clock = time.time
+    plain_function("clock", clock, "a callable that returns seconds as a float")
+    takes("clock", clock)
+    low, high = -LIMIT, LIMIT  # Names of the function, for speed.
+
+    def read() -> int:
+        try:
+            now = round(clock() * 1000)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise StateError(
+                f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
+                "a clock must return seconds as a finite float"
+            ) from error
+        if low <= now < high:
+            return now
+        raise StateError(
+            f"the clock {describe(clock)} gave {describe(now // 1000)} seconds, whose milliseconds have more than 64 "
+            "bits: a clock must return seconds as a float, as time.time does, not nanoseconds"
+        )
+
+    return read
 
 
 FUNCTION = "the function"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncio_operator.arrow.key_identity import canonical_optional
-from asyncio_operator.checks import Duration, plain_function
+from asyncio_operator.checks import Duration, milliseconds
 from asyncio_operator.clock import Clock
 from asyncio_operator.engine.gate import Limited
 from asyncio_operator.engine.inputs import as_input
@@ -100,8 +100,7 @@ class Lookup:
             raise ConfigurationError(f"journal is {describe(journal)}, which a Lookup does not take: give it a Cache")
         # Law L2: a failure is that of its own callers.
         self._options = replace(checked(enricher, locals()), fail=None)
-        if clock is not None:
-            plain_function("clock", clock, "a function that gives seconds")
+        milliseconds(clock)
         self._enricher = enricher
         self._window = ProcessWindow(self._options.rate_limit)
         self._clock = clock

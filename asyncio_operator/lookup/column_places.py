@@ -25,7 +25,8 @@ from asyncio_operator.arrow.column_answers import one_after_the_other
 from asyncio_operator.arrow.column_memory import ABOUT, ColumnMemory
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.arrow.key_index import ArrowKeys
-from asyncio_operator.clock import Clock, milliseconds, monotonic
+from asyncio_operator.checks import milliseconds
+from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.answers import AnswerCheck

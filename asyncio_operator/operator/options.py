@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
-from asyncio_operator.checks import flag, of_kind, one_of, plain_function, takes
+from asyncio_operator.checks import flag, milliseconds, of_kind, one_of, plain_function
 from asyncio_operator.elements import Record
 from asyncio_operator.engine.options import IN_WORDS, CallOptions, OperatorMode
 from asyncio_operator.errors import ConfigurationError, describe
@@ -60,9 +60,7 @@ class RunOptions(CallOptions):
         if not isinstance(self.on_error, str) or self.on_error not in ("fail", "skip"):
             allowed = '"fail", "skip", or a function of value and error'
             plain_function("on_error", self.on_error, allowed, "the value", "the error")
-        if self.clock is not None:
-            plain_function("clock", self.clock, "a function that gives seconds")
-            takes("clock", self.clock)
+        milliseconds(self.clock)
         flag("flatten", self.flatten)
         if self.timers is not None and (isinstance(self.timers, type) or not hasattr(self.timers, "collect_into")):
             raise ConfigurationError(

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
-from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.checks import milliseconds
+from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.descriptors import (
     QUEUE,

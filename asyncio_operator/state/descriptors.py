@@ -12,8 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from asyncio_operator.checks import flag, plain_function, positive_int
-from asyncio_operator.clock import LIMIT
+from asyncio_operator.checks import LIMIT, flag, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer

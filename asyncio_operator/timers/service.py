@@ -21,8 +21,8 @@ from itertools import repeat
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from asyncio_operator.checks import plain_function, positive_int
-from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.checks import milliseconds, plain_function, positive_int
+from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions
 
-from asyncio_operator.clock import milliseconds
+from asyncio_operator.checks import milliseconds
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.rocksdb.processes import keep
 from asyncio_operator.state.snapshot import Row
