@@ -25,7 +25,6 @@ ROLES = dict.fromkeys(("value", "list", "reducing", "aggregating", QUEUE), ("val
 }
 """The kinds of states, each with the roles of its serialisers."""
 
-
 LONGEST = LIMIT // 1000
 """The longest time to live, in seconds: 292 million years."""
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import MapStateDescriptor, ValueStateDescriptor
-from asyncio_operator.state.entries import ABSENT, Batch
+from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.states import READING, WRITING, MapState, ValueState
 from asyncio_operator.state.ttl import LivingEntries
 
@@ -131,12 +131,6 @@ class MigratingMapState(MapState[K, V]):
         # In the same batch: after a crash a key is in one state, and never in both or in neither.
         table.stage(batch, slot, (), True)
         self._commit(batch, slot)
-
-    def _commit(self, batch: Batch, slot: bytes) -> None:
-        try:
-            self._backend.commit(batch)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
 
     def _unfit(self, slot: bytes, what: str) -> StateError:
         remedy = "correct it through the old value state, or give the new state other serialisers"

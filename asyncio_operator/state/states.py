@@ -6,6 +6,7 @@ They know neither where the entries are stored nor that entries may expire.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
@@ -103,9 +104,19 @@ class State:
 
     def _write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
         """Writes values as one batch: after a crash all of it is there, or nothing. `clear` empties the slot before."""
+        self._staged(slot, changes, clear)()
+
+    def _staged(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> Callable[[], None]:
+        """What writes such a batch when it is called. Until then nothing is changed."""
         try:
             batch = self._backend.new_batch()
             self.entries.stage(batch, slot, [(sub, self._encode(value)) for sub, value in changes], clear)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
+        return partial(self._commit, batch, slot)
+
+    def _commit(self, batch: Any, slot: bytes) -> None:
+        try:
             self._backend.commit(batch)
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
@@ -127,9 +138,12 @@ class State:
         what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
         return kind(f"{where}: {what.removeprefix(where + ': ')}")
 
-    def _failed(self, error: Exception, function: str) -> StateError:
-        """The StateError for an error of the user's function: it names the state, the key and the namespace."""
-        return self.located(error, self._current.slot or self._current.require_slot(), f"{function}() raised")
+    def _called(self, slot: bytes, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a function of the user."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise self.located(error, slot, f"{name}() raised") from error
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -217,9 +231,8 @@ class ListState(State, Generic[V]):
             raise self.located(StateError(f"{describe(values)} is not an iterable of elements"), slot)
         elements = list(values)
         if any(value is None for value in elements):
-            raise self.located(
-                StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out"), slot
-            )
+            error = StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out")
+            raise self.located(error, slot)
         self._write(slot, [(self._next_sub(slot), value) for value in elements], clear)
 
     def _next_sub(self, slot: bytes) -> bytes:
@@ -304,10 +317,7 @@ class MapState(State, Generic[K, V]):
 
     def _at(self, key: K) -> tuple[bytes, bytes]:
         slot = self._current.slot or self._current.require_slot()
-        try:
-            return slot, self._sub(key)
-        except Exception as error:
-            raise self._refused(error, key, slot) from error
+        return slot, self.sub_of(slot, key)
 
     def sub_of(self, slot: bytes, key: K) -> bytes:
         """The bytes of a user key, for an entry of a slot."""
@@ -341,10 +351,7 @@ class ReducingState(State, Generic[V]):
         slot = self._current.slot or self._current.require_slot()
         old = self._get(slot, b"")
         if old is not ABSENT:
-            try:
-                value = self._reduce(old, value)
-            except Exception as error:
-                raise self._failed(error, "reduce") from error
+            value = self._called(slot, "reduce", self._reduce, old, value)
         self._put(slot, b"", value)
 
 
@@ -359,19 +366,21 @@ class AggregatingState(State):
 
     def get(self) -> Any:
         """The accumulator's result, or None if nothing was added."""
-        accumulator = self._get(self._current.slot or self._current.require_slot(), b"")
-        return None if accumulator is ABSENT else self._call("get_result", accumulator)
+        slot = self._current.slot or self._current.require_slot()
+        accumulator = self._get(slot, b"")
+        return None if accumulator is ABSENT else self._call(slot, "get_result", accumulator)
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
+        self.prepare(value)()
+
+    def prepare(self, value: Any) -> Callable[[], None]:
+        """Folds a value in, and returns what stores the result. Until that is called nothing is changed."""
         slot = self._current.slot or self._current.require_slot()
         accumulator = self._get(slot, b"")
         if accumulator is ABSENT:
-            accumulator = self._call("create_accumulator")
-        self._put(slot, b"", self._call("add", value, accumulator))
+            accumulator = self._call(slot, "create_accumulator")
+        return self._staged(slot, [(b"", self._call(slot, "add", value, accumulator))])
 
-    def _call(self, function: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._aggregate, function)(*arguments)
-        except Exception as error:
-            raise self._failed(error, function) from error
+    def _call(self, slot: bytes, function: str, *arguments: Any) -> Any:
+        return self._called(slot, function, getattr(self._aggregate, function), *arguments)

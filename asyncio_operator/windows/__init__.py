@@ -1,10 +1,9 @@
 """Windows of event time or processing time per key, with triggers, over the timer services and keyed state.
 
-All times are ints, milliseconds since the epoch, in UTC. The contents of a window are an accumulator in keyed state.
-Their namespace, and that of the window's timers, is the text "start/end", or "start/end/clock" for elements without
-timestamps. The law: when the watermark reaches the last millisecond of a window plus the allowed lateness, the window
-is removed with all that it has in the state, and later elements are dropped for it. For elements without timestamps
-this is the clock's time. Source: Flink's ``WindowOperator``.
+All times are milliseconds since the epoch. The contents of a window are an accumulator in keyed state, whose namespace
+is also that of the window's timers: "start/end", or "start/end/clock" for elements without timestamps. The law: when
+the watermark (the clock, without timestamps) reaches the last millisecond of a window plus the allowed lateness, the
+window is removed with all that it has in the state, and later elements are dropped. Source: Flink's ``WindowOperator``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from asyncio_operator.checks import Duration, duration, lasting, positive_int, seconds
+from asyncio_operator.checks import Duration, duration, lasting, plain_function, positive_int, seconds
 from asyncio_operator.elements import MAX_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state import Serializer, StateBackend, ValueState
@@ -162,8 +161,7 @@ class EventTimeTrigger(Trigger):
     def on_element(self, element: Any, timestamp: int | None, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         if timestamp is None:
             raise StateError(
-                f"element {describe(element)} has no timestamp, and an EventTimeTrigger needs one: give it to "
-                "process(), or use a ProcessingTimeTrigger"
+                f"element {describe(element)} has no timestamp, and an EventTimeTrigger needs one: pass it to process()"
             )
         if window.max_timestamp <= ctx.current_watermark:
             return TriggerResult.FIRE
@@ -225,8 +223,7 @@ class WindowOperator:
         allowed_lateness: seconds or a timedelta for which a window takes elements after the watermark has passed it.
         serializer: of the accumulators; None is the built-in one.
         name: of the states and the timer service; StateError if the manager has a service of that name.
-        emit: is called with each result, and the iterators are empty. Without it, results that fire while others
-            advance the timers come with the next call.
+        emit: is called with each result; iterators are empty. Without it, what others fire comes with the next call.
     """
 
     dropped = 0
@@ -249,6 +246,7 @@ class WindowOperator:
         for given, (argument, kind) in zip((assigner, trigger, backend, timers), kinds.items(), strict=True):
             if not isinstance(given, kind) or isinstance(given, type):
                 raise ConfigurationError(f"{argument} is {describe(given)}; it must be a {kind.__name__}, no class")
+        plain_function("emit", print if emit is None else emit, "a function of the result, or None", "the result")
         check_shared(timers, timers.queues, backend.key_groups, backend.max_parallelism)
         self._lateness = round(duration("allowed_lateness", allowed_lateness) * 1000)
         self._assigner, self._trigger, self._backend, self._timers = assigner, trigger, backend, timers
@@ -285,10 +283,9 @@ class WindowOperator:
         for window in living:
             self._enter(f"{window.start}/{window.end}{'/clock' if by_clock else ''}")
             register(self._over(window, by_clock))
-            # Asked before the element is added: if the trigger raises, the window stays as it was.
-            result = self._trigger.on_element(value, timestamp, window, context)
-            self._contents.add(value)
-            self._follow(result, window)
+            # The trigger is asked in between: if it or the aggregate raises, the window stays as it was.
+            add = self._contents.prepare(value)
+            self._follow(self._trigger.on_element(value, timestamp, window, context), window, add)
         return iter(self._take())
 
     def advance_watermark(self, timestamp: int) -> Iterator[WindowResult]:
@@ -310,12 +307,10 @@ class WindowOperator:
 
     def _take(self) -> list[WindowResult]:
         """What has fired, unless `emit` gets it: that is done last, because it may use the state, with another key."""
+        while self._fired and self._emit is not None:
+            self._emit(self._fired.pop(0))
         fired, self._fired = self._fired, []
-        if self._emit is None:
-            return fired
-        for result in fired:
-            self._emit(result)
-        return []
+        return fired
 
     def _over(self, window: TimeWindow, by_clock: bool) -> int:
         """The time at which a window is removed."""
@@ -331,16 +326,19 @@ class WindowOperator:
         window = TimeWindow(*map(int, namespace.split("/")[:2]))
         self._backend.set_current_key(timer.key)
         self._enter(namespace)
-        self._follow(ask(timer.timestamp, window, self._context), window)
-        if by_clock == namespace.endswith("/clock") and timer.timestamp == self._over(window, by_clock):
-            self._contents.clear()
-            self._trigger.clear(window, self._context)
+        try:
+            self._follow(ask(timer.timestamp, window, self._context), window)
+        finally:
+            if by_clock == namespace.endswith("/clock") and timer.timestamp == self._over(window, by_clock):
+                self._contents.clear()
+                self._trigger.clear(window, self._context)
         if self._emit is not None:
             self._take()
 
-    def _follow(self, result: TriggerResult, window: TimeWindow) -> None:
+    def _follow(self, result: TriggerResult, window: TimeWindow, add: Callable[[], None] = lambda: None) -> None:
         if type(result) is not TriggerResult:
             raise StateError(f"{self._trigger!r} gave {describe(result)}: a trigger must return a TriggerResult")
+        add()
         if TriggerResult.FIRE in result and (value := self._contents.get()) is not None:
             self._fired.append(WindowResult(self._service.current_key, window, value))
         if TriggerResult.PURGE in result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from datetime import timedelta
 from typing import Any
@@ -323,6 +324,73 @@ async def test_T13_a_driver_fires_windows_and_emit_gets_the_results(make_parts):
     assert left_over(parts) == (0, 0)
 
 
+class Picky(Values):
+    """Refuses negative values, has no result of a zero, and makes accumulators of text that cannot be stored."""
+
+    def add(self, value, accumulator):
+        return object() if isinstance(value, str) else super().add(int(value**0.5), accumulator)
+
+    def get_result(self, accumulator):
+        return [1 // value for value in super().get_result(accumulator)]
+
+
+def test_T13_a_count_leaves_out_an_element_that_was_not_added(make_parts):
+    operator = WindowOperator(TumblingWindows(10), CountTrigger(2), Picky(), **make_parts())
+    assert plain(operator.process("a", 1, 1)) == []
+    for refused in (-1, "text"):
+        with pytest.raises(StateError, match=r"add\(\) raised: TypeError|cannot be stored"):
+            operator.process("a", refused, 1)
+    assert plain(operator.process("a", 1, 1)) == [("a", 0, 10_000, [1, 1])]
+
+
+def test_T13_a_window_stays_as_it_was_if_the_trigger_fails(make_parts):
+    class FiresAtOne(Trigger):
+        def on_element(self, element, timestamp, window, ctx):
+            return TriggerResult(1 // element) if element < 3 else None
+
+    operator = WindowOperator(TumblingWindows(10), FiresAtOne(), Values(), **make_parts())
+    assert plain(operator.process("a", 2, 1)) == []
+    with pytest.raises(StateError, match="must return a TriggerResult"):
+        operator.process("a", 3, 1)
+    with pytest.raises(ZeroDivisionError):
+        operator.process("a", 0, 1)
+    assert plain(operator.process("a", 1, 1)) == [("a", 0, 10_000, [1, 2])]
+    operator = WindowOperator(TumblingWindows(10), EarlyByCount(2), Values(), **make_parts())
+    with pytest.raises(StateError, match="no timestamp"):
+        operator.process("a", 1)
+    assert plain(operator.process("a", 2, 1)) == []
+    assert plain(operator.process("a", 3, 1)) == [("a", 0, 10_000, [2, 3])]
+
+
+@pytest.mark.parametrize("lateness", [0, 5])
+def test_T12_a_window_whose_result_fails_is_removed_all_the_same(make_parts, lateness):
+    parts = make_parts()
+    operator = WindowOperator(TumblingWindows(10), EventTimeTrigger(), Picky(), **parts, allowed_lateness=lateness)
+    for key, value in (("a", 1), ("b", 0), ("c", 1)):
+        operator.process(key, value, 1)
+    found = []
+    for _ in range(2):
+        with contextlib.suppress(StateError):
+            found += plain(operator.advance_watermark(9_999))
+    assert sorted(found) == [("a", 0, 10_000, [1]), ("c", 0, 10_000, [1])]
+    list(operator.advance_watermark(30_000))
+    assert left_over(parts) == (0, 0)
+
+
+def test_T11_results_wait_for_the_next_call_if_emit_fails(make_parts):
+    found: list[WindowResult] = []
+
+    def emit(result):
+        found.append(result)
+        1 // (len(found) - 1)
+
+    operator = WindowOperator(SlidingWindows(10, 5), EarlyByCount(1), Values(), **make_parts(), emit=emit)
+    with pytest.raises(ZeroDivisionError):
+        operator.process("a", 1, 7_000)
+    assert list(operator.advance_watermark(0)) == []
+    assert [each.window.start for each in found] == [0, 5_000]
+
+
 class Odd(Trigger):
     def on_element(self, element, timestamp, window, ctx):
         return element
@@ -354,6 +422,8 @@ def test_windows_refuse_what_is_wrong(make_parts):
         ("backend", None),
         ("timers", None),
         ("allowed_lateness", -1),
+        ("emit", 5),
+        ("emit", asyncio.sleep),
     ):
         with pytest.raises(ConfigurationError, match=argument):
             WindowOperator(**{**others, argument: value})
