@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeVar
 
+from asyncio_operator.clock import wall
 from asyncio_operator.errors import ConfigurationError, ResultError, StateError, describe
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def milliseconds(clock: Callable[[], float] | None) -> Callable[[], int]:
         ConfigurationError: `clock` is no plain function without arguments.
     """
     if clock is None:
-        clock = time.time
+        clock = wall
     plain_function("clock", clock, "a callable that returns seconds as a float")
     takes("clock", clock)
     low, high = -LIMIT, LIMIT  # Names of the function, for speed.
