@@ -353,20 +353,26 @@ class Attempts:
         self._flights(call)
         flights, now = call.flights, self.now()
         self._failing.answered(flights)
+        failure: BaseException | None = None
         for flight, one, verdict in zip(flights, results, verdicts, strict=False):
-            if flight not in call.late:
-                flight.call = call  # And not its copy, if the first call has won.
-                self.recorder.attempt_ended(flight, "result", now)
-                attempts, start = flight.attempts + 1, None
-                if verdict is None:
-                    verdict = self._is_last(flight.value, one, attempts)
-                if not verdict:
+            if flight in call.late:
+                continue
+            flight.call = call  # And not its copy, if the first call has won.
+            self.recorder.attempt_ended(flight, "result", now)
+            attempts, start = flight.attempts + 1, None
+            try:
+                if not (self._is_last(flight.value, one, attempts) if verdict is None else verdict):
                     flight.attempts = attempts
                     start = self._next_start(flight, None, now)
                 if start is None:
                     self._end(flight, now, self._endings.complete, one, attempts)
                 else:
                     self._back_off(flight, start, now)
+            except BaseException as error:
+                # Law J2: the run ends when the others are kept.
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self.now()

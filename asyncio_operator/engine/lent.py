@@ -138,10 +138,4 @@ def _now() -> float:
 
 _all: WeakSet[Lent[Any, Any]] = WeakSet()
 
-
-def _forget_all() -> None:
-    for lent in list(_all):
-        lent.forget_all()
-
-
-forget_in_child(_forget_all)
+forget_in_child(lambda: [*map(Lent.forget_all, _all)])

@@ -104,9 +104,8 @@ class Schedule:
 
     def split_unstarted(self, call: Call) -> None:
         """The call exceeds the budget. Call its halves next."""
-        first, second = _halves(call.flights)
-        self.hold(Call(second, call.half))
-        self.hold(Call(first, call.half))
+        for half in reversed(_halves(call.flights)):
+            self.hold(Call(half, call.half))
 
     def prepare(self, now: float) -> None:
         """No call may start now. Prepare elements for the next one."""

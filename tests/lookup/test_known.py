@@ -115,6 +115,26 @@ async def test_J2_answers_of_the_turn_in_which_the_run_fails_are_kept() -> None:
     assert elsewhere.flushed == 1
 
 
+@pytest.mark.parametrize(
+    "options", [{"batching": Batching(4)}, {"batching": Batching(4), "retry": Retry(if_result=callable)}]
+)
+@pytest.mark.parametrize("wrong", [0, 1])
+@virtual
+async def test_J2_an_answer_beside_a_wrong_one_of_a_call_in_trouble_is_kept(
+    wrong: int, options: dict[str, Any]
+) -> None:
+    async def answer(keys: Any) -> Any:
+        if len(keys) > 2:
+            raise ValueError("too many")
+        return [{"x": "wrong" if key == wrong else key} for key in keys]
+
+    elsewhere = Elsewhere({})
+    enricher = Recorded(answer, 4)
+    with pytest.raises(FunctionError, match=f"invalid result for key {wrong}: "):
+        await look_up(enricher, [[0, 1, 2, 3]], elsewhere, fail=True, **options)
+    assert elsewhere.noted == {1 - wrong: {"x": 1 - wrong}}
+
+
 @pytest.mark.parametrize("in_columns", [False, True])
 @pytest.mark.parametrize("options", [{}, {"retry": Retry(2), "timed": True}, {"batching": Batching(1)}])
 @virtual
