@@ -134,7 +134,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
 
     async def close(self) -> None:
         with _POOLS:
-            self._opened -= 1
+            self._opened = max(0, self._opened - 1)
             if self._pool is not None and not self._opened:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None

@@ -144,6 +144,7 @@ class BlockingEnricher(Enricher):
         Raises:
             EnricherError: `setup` needs a module or an environment variable that this process lacks.
         """
+        await BlockingEnricher.close(self)  # Of an earlier call of `open`.
         threads = _Threads(repr(self), self.setup, self.teardown, self.max_workers)
         object.__setattr__(self, "_threads", threads)
         await threads.open()
@@ -245,9 +246,7 @@ class _Threads:
                 self._local.client = setup()
             except Exception as error:
                 missing = missing_here(error)
-                kept = verdict(error) | {"any_key": True}
-                if missing is not None:
-                    kept["retryable"] = False
+                kept = verdict(error) | {"any_key": True} | ({} if missing is None else {"retryable": False})
                 raise EnricherError(
                     f"{self._subject}: setup failed: {missing or EnricherError.of(error)}", **kept
                 ) from error

@@ -90,6 +90,7 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
             ConfigurationError: a function for the connection string or the URL returns none in this process, or the
                 driver is not installed.
         """
+        await DatabaseEnricher.close(self)  # Of an earlier call of `open`.
         if self._description is None:
             self._settle(await self._asked())
         self._set("_runtime", await self._connect(self._described()))
@@ -165,9 +166,7 @@ class DatabaseEnricher(Enricher, Generic[D, C, L]):
 def check_table_or_query(table: object, query: object) -> None:
     """Check that one of them is given, and that a query is text."""
     if (table is None) == (query is None):
-        raise ConfigurationError(
-            f"table is {shown(table)} and query is {shown(query)}; exactly one of them must be given"
-        )
+        raise ConfigurationError(f"table is {shown(table)} and query is {shown(query)}; give exactly one of them")
     if query is not None and not (isinstance(query, str) and query.strip()):
         raise ConfigurationError(f"query is {shown(query)}; it must be SQL")
 

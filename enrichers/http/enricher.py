@@ -257,6 +257,7 @@ class HttpEnricher(Enricher):
         Raises:
             ConfigurationError: the file or function of `ssl` does not exist or is not usable in this process.
         """
+        await HttpEnricher.close(self)  # Of an earlier call of `open`.
         self._plans = self._plans or self._make_plans()
         client = Client(
             per_host=self._per_host,
@@ -278,7 +279,7 @@ class HttpEnricher(Enricher):
             empty_is_missing=self._empty_key == "miss",
             ask_headers=self._ask_headers(client),
             headers_max_age=self._headers_max_age,
-            reports=self._reports(self._plans.secrets),
+            reports=Reports(self._subject(), self._usage, self._hints, self._plans.secrets),
         )
         await exchange.open()
         self._exchange = exchange
@@ -350,9 +351,6 @@ class HttpEnricher(Enricher):
 
     def _answers(self, secrets: Secrets) -> Answers:
         return Answers(self._schema, self._extract, self._batch_extract, secrets.show, coerce=self._coerce)
-
-    def _reports(self, secrets: Secrets) -> Reports:
-        return Reports(self._subject(), self._usage, self._hints, secrets)
 
     def _make_plans(self) -> Plans:
         return Planner(

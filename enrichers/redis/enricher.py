@@ -38,7 +38,6 @@ LOOKED_AT = 4_000
 SHOWN = 40
 """The number of characters of that beginning."""
 
-
 REMEDY = "change its type in schema=, or take it as a string, and convert it in Spark"
 
 
@@ -151,8 +150,9 @@ class RedisEnricher(Enricher):
         Raises:
             ConfigurationError: a function for the URL returns none in this process.
         """
-        made = ClusterConnections if self.cluster else Connections
-        connections = made(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
+        await RedisEnricher.close(self)  # Of an earlier call of `open`.
+        make = ClusterConnections if self.cluster else Connections
+        connections = make(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
         await connections.open()
         object.__setattr__(self, "_runtime", (connections, self._conversion(), Names(self.key_template, self.key)))
 
