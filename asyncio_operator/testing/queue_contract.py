@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from asyncio_operator.checks import plain_function
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.queues import Entry, StreamElementQueue
@@ -26,6 +27,7 @@ STEPS = 60
 
 def check_element_queue(make: Make) -> None:
     """Raise `AssertionError`, with a message, unless ``make(capacity)`` gives a queue that keeps the contract."""
+    plain_function("make", make, "a function of a capacity that returns a new queue", "the capacity")
     _check_capacity(make)
     _check_completion(make)
     _check_emission(make)

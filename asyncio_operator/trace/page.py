@@ -20,7 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.trace.stories import (
     CIRCUIT,
     MARKS,
@@ -57,7 +57,10 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 def checked(path: str | os.PathLike[str]) -> Path:
     """The real path of `path`, if a file can be written there."""
-    target = Path(os.path.realpath(path))
+    try:
+        target = Path(os.path.realpath(path))
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"path is {describe(path)}; it must be the path of a file") from None
     if target.is_dir():
         raise ConfigurationError(f"path {os.fspath(path)!r} is a folder; give the path of a file")
     if not target.parent.is_dir():
@@ -146,11 +149,7 @@ def write_chrome(story: Story, path: str | os.PathLike[str]) -> None:
     Source: "Trace Event Format" of the Chromium project.
     """
     events = [*_calls(story), *_elements(story), *_instants(story), *_counters(story)]
-    document = {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {"dropped elements": story.dropped},
-    }
+    document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"dropped elements": story.dropped}}
     write_atomically(path, json.dumps(document, separators=(",", ":")).encode("ascii"))
 
 

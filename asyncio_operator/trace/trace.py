@@ -174,7 +174,7 @@ class Trace:
         """
         from asyncio_operator.trace import timeline
 
-        timeline.write([(title or "", self.story())], path)
+        timeline.write([(str(title or ""), self.story())], path)
 
     def draw(self, axes: Axes, title: str | None = None, *, legend: bool = True) -> None:
         """Draw the latest run into axes of matplotlib, with a legend beside them if `legend`.
@@ -195,7 +195,7 @@ class Trace:
         """
         from asyncio_operator.trace import page
 
-        page.write_atomically(path, page.page_of(self.story(), title or "Trace").encode())
+        page.write_atomically(path, page.page_of(self.story(), str(title or "Trace")).encode())
 
     def _repr_html_(self) -> str:
         """The page, for a notebook. Of more than `MOST_SHOWN` elements only their number."""
@@ -254,7 +254,7 @@ def timelines(
 
     positive_int("columns", columns)
     stories = []
-    for pair in panels.items() if isinstance(panels, Mapping) else panels:
+    for pair in panels.items() if isinstance(panels, Mapping) else panels if isinstance(panels, Iterable) else [panels]:
         match pair:
             case (str(words), Trace() as trace):
                 stories.append((words, trace.story()))

@@ -152,6 +152,10 @@ class LosesInterruptedInputs(OrderedStreamElementQueue):
 def test_the_contract_finds_a_broken_queue(broken: Make) -> None:
     with pytest.raises(AssertionError) as found:
         check_element_queue(broken)
+    wrong: Any
+    for wrong in (None, 5, lambda: None):
+        with pytest.raises(ConfigurationError, match=r"^make is "):
+            check_element_queue(wrong)
     assert str(found.value)
 
 

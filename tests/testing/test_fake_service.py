@@ -299,6 +299,30 @@ async def test_durations_of_a_service_may_be_timedeltas() -> None:
         session.get(service.url + "/rows/1") as response,
     ):
         assert (response.status, response.headers["Retry-After"]) == (503, "2")
+        short = timedelta(milliseconds=1)
+        service.answer_next(FakeAnswer("planned", delay=short, slow=short))
+        async with session.get(service.url) as answer:
+            assert await answer.text() == "planned"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"delay": None},
+        {"delay": -1},
+        {"slow": float("nan")},
+        {"status": "200"},
+        {"status": 99},
+        {"headers": None},
+        {"headers": {"Retry-After": 5}},
+        {"reset": 1},
+        {"truncated": "no"},
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_an_answer_is_named(field: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{next(iter(field))} is "):
+        FakeAnswer(**field)
 
 
 def test_a_planned_answer_that_is_none_is_refused_where_it_is_planned() -> None:

@@ -248,6 +248,9 @@ def test_what_cannot_be_written_is_told(show, tmp_path):
         show(tmp_path / "missing" / "a.svg")
     with pytest.raises(ConfigurationError, match="is a folder; give the path of a file"):
         show(tmp_path)
+    for wrong in (None, 5, b"a.svg", "a\0b.svg"):
+        with pytest.raises(ConfigurationError, match=r"^path is .*; it must be the path of a file"):
+            show(wrong)
     with pytest.raises(StateError, match="the trace is empty; pass it as trace="):
         show.func(Trace(), tmp_path / "a.svg")
     assert list(tmp_path.iterdir()) == []

@@ -156,6 +156,8 @@ def test_without_panels_there_is_nothing_to_draw(tmp_path, panel):
         timelines([], tmp_path / "a.svg")
     with pytest.raises(ConfigurationError, match=r"panels has .* in it; it must be pairs of a title and a Trace"):
         timelines([panel], tmp_path / "a.svg")
+    with pytest.raises(ConfigurationError, match=r"panels has None in it"):
+        timelines(None, tmp_path / "a.svg")  # type: ignore[arg-type]
     with pytest.raises(StateError, match="empty"):
         timelines([("a", head_of_line()), ("b", Trace())], tmp_path / "a.svg")
 

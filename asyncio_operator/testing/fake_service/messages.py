@@ -13,6 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncio_operator.checks import Duration, duration, flag, number, positive_int, seconds
+from asyncio_operator.errors import ConfigurationError, describe
+
 PIECES = 10
 """The number of pieces in which a slow body is sent, if it has at least that many bytes."""
 
@@ -69,8 +72,8 @@ class FakeAnswer:
         body: bytes and str are sent as they are, anything else as JSON.
         status: the HTTP status.
         headers: added to the headers, or replacing them; names in any case.
-        delay: seconds before the answer begins.
-        slow: seconds over which the body is spread.
+        delay: seconds, or a timedelta, before the answer begins.
+        slow: seconds, or a timedelta, over which the body is spread.
         truncated: whether the connection ends in the middle of the body.
         reset: whether the connection is reset instead of an answer.
     """
@@ -78,10 +81,18 @@ class FakeAnswer:
     body: Any = b""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    delay: float = 0.0
-    slow: float = 0.0
+    delay: Duration = 0.0
+    slow: Duration = 0.0
     truncated: bool = False
     reset: bool = False
+
+    def __post_init__(self) -> None:
+        for name, check in (("delay", duration), ("slow", duration), ("truncated", flag), ("reset", flag)):
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        number("status", positive_int("status", self.status), "from 200 to 599", lambda status: 200 <= status < 600)
+        headers = [*self.headers.items()] if isinstance(self.headers, Mapping) else [(self.headers, None)]
+        if not all(isinstance(text, str) for header in headers for text in header):
+            raise ConfigurationError(f"headers is {describe(self.headers)}; it must be a mapping of text to text")
 
     def content(self) -> bytes:
         """The bytes of the body."""
@@ -111,7 +122,7 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
             size = -(-len(content) // PIECES) or 1
             starts = range(0, len(content) or 1, size)
             for start in starts:
-                await asyncio.sleep(answer.slow / len(starts))
+                await asyncio.sleep(seconds(answer.slow) / len(starts))
                 await response.write(content[start : start + size])
             await response.write_eof()
     return response

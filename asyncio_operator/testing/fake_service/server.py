@@ -26,6 +26,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,7 +35,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from asyncio_operator.checks import Duration, duration, flag, number, one_of, plain_function, positive_int
+from asyncio_operator.checks import Duration, duration, flag, number, one_of, plain_function, positive_int, seconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, Headers, send
@@ -176,29 +177,25 @@ class FakeService:
 
     def start(self) -> Self:
         """Serve on a thread, as ``with`` does, until `stop`."""
-        ready = threading.Event()
-        failed: list[BaseException] = []
+        ready: Future[None] = Future()
 
         async def serve() -> None:
             stop, loop = asyncio.Event(), asyncio.get_running_loop()
             async with self._running():
                 self._stop = lambda: loop.call_soon_threadsafe(stop.set)
-                ready.set()
+                ready.set_result(None)
                 await stop.wait()
 
         def run() -> None:
             try:
                 asyncio.run(serve())
             except BaseException as error:
-                failed.append(error)
-            finally:
-                ready.set()
+                if not ready.done():
+                    ready.set_exception(error)
 
         thread = threading.Thread(target=run, name="fake-service", daemon=True)
         thread.start()
-        ready.wait()
-        if failed:  # The thread cannot raise into this one.
-            raise failed[0]
+        ready.result()  # The thread cannot raise into this one.
         self._thread = thread
         return self
 
@@ -262,9 +259,7 @@ class FakeService:
         if incoming.transport is not None and incoming.protocol not in self._known:
             self._known = {known for known in self._known if known.transport is not None} | {incoming.protocol}
             self.connections += 1
-        query: dict[str, list[str]] = {}
-        for name, value in incoming.query.items():
-            query.setdefault(name, []).append(value)
+        query = {name: incoming.query.getall(name) for name in incoming.query}
         headers = Headers({name.lower(): value for name, value in incoming.headers.items()})
         target = incoming.raw_path
         path = unquote(target.partition("?")[0], errors="surrogateescape")
@@ -279,12 +274,10 @@ class FakeService:
             if refused is None:
                 self._limits.admit(request)
             latency = planned.delay if planned else self._latency
-            seconds = latency(self._random) if callable(latency) else latency
-            if seconds > 0:
-                await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds(latency(self._random) if callable(latency) else latency))
             answer = planned or refused or await self._answer(request)
-            if planned is None and answer.delay > 0:
-                await asyncio.sleep(answer.delay)
+            if planned is None:
+                await asyncio.sleep(seconds(answer.delay))
             if refused is None:
                 self._limits.settle(request, answer)
             request.status = None if answer.reset else answer.status
@@ -305,14 +298,14 @@ class FakeService:
         wait = self._limits.refusal_after(request)
         return None if wait is None else self._limits.refusal(request, wait) or self._come_back(429, wait)
 
-    def _come_back(self, status: int, seconds: float | None) -> FakeAnswer:
+    def _come_back(self, status: int, wait: float | None) -> FakeAnswer:
         headers = {}
-        if seconds is not None and self._retry_after_date:
+        if wait is not None and self._retry_after_date:
             # Dates have whole seconds. A client that returns exactly at the date must not be too early.
-            moment = datetime.now(UTC) + timedelta(seconds=math.ceil(seconds) + 1)
+            moment = datetime.now(UTC) + timedelta(seconds=math.ceil(wait) + 1)
             headers["Retry-After"] = email.utils.format_datetime(moment, usegmt=True)
-        elif seconds is not None:
-            headers["Retry-After"] = str(math.ceil(seconds))
+        elif wait is not None:
+            headers["Retry-After"] = str(math.ceil(wait))
         return FakeAnswer({"error": f"status {status}"}, status, headers)
 
     async def _answer(self, request: FakeRequest) -> FakeAnswer:
@@ -368,16 +361,9 @@ def _texts(key: Any) -> tuple[str, ...]:
 
 
 def _check_arguments(
-    rows: object,
-    latency: object,
-    errors: object,
-    rates: Mapping[str, float],
-    handler: object,
+    rows: object, latency: object, errors: object, rates: Mapping[str, float], handler: object
 ) -> None:
-    """Check the arguments of a `FakeService`.
-
-    Args:
-        rates: shares of the faults that are no status, by their names.
+    """Check the arguments of a `FakeService`; `rates` are the shares of the faults that are no status, by their names.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value.
