@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
 
-from asyncio_operator.state.layout import (
-    STAMP_BIAS,
-    STAMP_SIZE,
-    Stored,
-    stamp,
-    stamped_at,
-)
+from asyncio_operator.state.layout import STAMP_BIAS, STAMP_SIZE, Stored, stamp, stamped_at
 from asyncio_operator.state.serializers import BUILTIN, Serializer, checked
 
 Batch = Any

@@ -34,14 +34,7 @@ from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.failures import is_over_budget
 from asyncio_operator.errors import MissingKeyError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
-from asyncio_operator.spark.worker.answers import (
-    FAILED,
-    FOUND,
-    MISSING,
-    STATUS,
-    read_answers,
-    statuses_of,
-)
+from asyncio_operator.spark.worker.answers import FAILED, FOUND, MISSING, STATUS, read_answers, statuses_of
 from asyncio_operator.spark.worker.output_batches import columns_of, pick, pieces_of
 
 

@@ -57,13 +57,7 @@ from asyncio_operator.checks import check_directory, of_kind
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.backend import StateStatistics
 from asyncio_operator.state.rocksdb.log import LogCheck
-from asyncio_operator.state.rocksdb.processes import (
-    FOREIGN_PROCESS,
-    DirectoryLock,
-    belongs_here,
-    check_process,
-    keep,
-)
+from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, DirectoryLock, belongs_here, check_process, keep
 from asyncio_operator.state.rocksdb.view import BEGUN, Cursor, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 from asyncio_operator.state.snapshot import Row

@@ -7,6 +7,7 @@ of time to live. The error names the law and what is wrong. All laws are checked
 from __future__ import annotations
 
 import inspect
+from contextlib import ExitStack
 
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.state import StateBackend
@@ -50,7 +51,8 @@ def check_state_backend(make: Make) -> None:
     backend.close()
     for law in LAWS:
         try:
-            law(make)
+            with ExitStack() as made:
+                law(lambda made=made, **options: made.enter_context(make(**options)))
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else describe_error(error)
             raise AssertionError(f"{law.__name__} ({law.__doc__}): {what}") from error

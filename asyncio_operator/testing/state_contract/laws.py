@@ -1,6 +1,7 @@
 """The laws of keyed state, as plain checks of a backend. They are one part of `check_state_backend`.
 
-Each law gets `make`, which returns a new, empty backend. `law_s1_range` passes it `key_groups` and `max_parallelism`.
+Each law gets `make`, which returns a new, empty backend and closes it after the law. `law_s1_range` passes
+it `key_groups` and `max_parallelism`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ def law_s1_keys(make: Make) -> None:
         backend.set_current_key(1)
         refuses(backend.set_current_key, wrong)
         refuses(state.value, saying="set_current_key")
-    backend.close()
 
 
 def law_s1_range(make: Make) -> None:
@@ -86,7 +86,6 @@ def law_s1_range(make: Make) -> None:
             refuses(backend.set_current_key, key, saying=str(key_group(key, 128)))
         else:
             backend.set_current_key(key)
-    backend.close()
 
 
 def law_s4_value(make: Make) -> None:
@@ -117,7 +116,6 @@ def law_s4_value(make: Make) -> None:
         same(state.value(), [1], "a cleared value")
     refuses(state.update, object(), saying="'value'")
     same(state.value(), [1], "a value after a refused update")
-    backend.close()
 
 
 def law_s5_list(make: Make) -> None:
@@ -142,7 +140,6 @@ def law_s5_list(make: Make) -> None:
     state.add(1)
     state.clear()
     same(state.get(), [], "a cleared list")
-    backend.close()
 
 
 def law_s6_map(make: Make) -> None:
@@ -181,7 +178,6 @@ def law_s6_map(make: Make) -> None:
     for number, alike in enumerate((1, True, 1.0)):
         state.put(alike, number)
     same([state.get(key) for key in (1, True, 1.0)], [0, 1, 2], "entries of keys that Python calls equal")
-    backend.close()
 
 
 class _Mean:
@@ -214,7 +210,6 @@ def law_s7_folding(make: Make) -> None:
     total.clear()
     mean.clear()
     same((total.get(), mean.get()), (None, None), "a cleared fold")
-    backend.close()
 
 
 def law_s8_isolation(make: Make) -> None:
@@ -243,7 +238,6 @@ def law_s8_isolation(make: Make) -> None:
         same(entries.is_empty(), type(namespace) is int, "whether the map is empty")
     same(backend.num_entries("value"), 2 * len(namespaces), "num_entries of one state")
     same(backend.num_entries(), 4 * len(namespaces) - 1, "num_entries of all")
-    backend.close()
 
 
 def law_s9_snapshot(make: Make) -> None:
@@ -274,7 +268,6 @@ def law_s9_snapshot(make: Make) -> None:
         same(second.value_state(ValueStateDescriptor("value")).value(), {"n": 1}, "a value that was not asked for")
         same(dict(second.map_state(MapStateDescriptor("map")).items()), {1: "a", 2: None}, "a map not asked for")
         same(second.list_state(ListStateDescriptor("list")).get(), [1, 2, 9], "a list with one more element")
-        second.close()
         again.delete()
     snapshot.delete()
 
@@ -313,7 +306,6 @@ def law_s10_descriptors(make: Make) -> None:
         backend.set_current_key(1)
         longer = ValueStateDescriptor("ttl", ttl=StateTtlConfig(20))
         same(backend.value_state(longer).value(), 1, "a value under another length of time to live")
-        backend.close()
     snapshot.delete()
 
 
@@ -343,7 +335,6 @@ def law_s12_migration(make: Make) -> None:
     value.update([1])
     refuses(state.get, "a", error=StateMigrationError, saying="'old'")
     same(value.value(), [1], "an old value that does not fit")
-    backend.close()
 
 
 def law_closed(make: Make) -> None:
