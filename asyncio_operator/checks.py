@@ -30,17 +30,20 @@ LIMIT = 1 << 63
 """Milliseconds. Every time lies below it and not below its negative, because times are stored in 64 bits."""
 
 
+def must_be(name: str, value: object, allowed: str) -> ConfigurationError:
+    """The error for an argument whose value is not what is allowed."""
+    return ConfigurationError(f"{name} is {describe(value)}; it must be {allowed}")
+
+
 def positive_int(name: str, value: object, besides: str = "") -> int:
     """`value`, if it is an int of at least 1. `besides` ends the message, with what else is allowed."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 1{besides}")
-    return value
+    return natural(name, value, 1, besides)
 
 
-def natural(name: str, value: object) -> int:
-    """`value`, if it is an int of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 0")
+def natural(name: str, value: object, least: int = 0, besides: str = "") -> int:
+    """`value`, if it is an int that is not less."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise must_be(name, value, f"an int of at least {least}{besides}")
     return value
 
 
@@ -48,9 +51,7 @@ def duration(name: str, value: object) -> float:
     """Seconds, from a number or a timedelta that is finite and not negative."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LARGEST:
-        raise ConfigurationError(
-            f"{name} is {describe(value)}; it must be a number of seconds or a timedelta, finite and not negative"
-        )
+        raise must_be(name, value, "a number of seconds or a timedelta, finite and not negative")
     return float(seconds)
 
 
@@ -58,7 +59,7 @@ def positive_duration(name: str, value: object) -> float:
     """`duration` that is more than 0."""
     seconds = duration(name, value)
     if not seconds:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be more than 0 seconds")
+        raise must_be(name, value, "more than 0 seconds")
     return seconds
 
 
@@ -66,9 +67,9 @@ def lasting(name: str, value: object) -> float:
     """`positive_duration` for how long something is kept: at least `SHORTEST`, at most `LONGEST`."""
     seconds = positive_duration(name, value)
     if seconds < SHORTEST:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be at least {SHORTEST} seconds")
+        raise must_be(name, value, f"at least {SHORTEST} seconds")
     if seconds > LONGEST:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be at most {LONGEST:.0f} seconds, or None")
+        raise must_be(name, value, f"at most {LONGEST:.0f} seconds, or None")
     return seconds
 
 
@@ -80,14 +81,14 @@ def seconds(value: Duration) -> float:
 def number(name: str, value: object, allowed: str, holds: Callable[[float], bool]) -> float:
     """A number for which `holds` is true. `allowed` says the same in words, for the message."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value) or value > LARGEST:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a number {allowed}")
+        raise must_be(name, value, f"a number {allowed}")
     return float(value)
 
 
 def flag(name: str, value: object) -> bool:
     """`value`, if it is True or False."""
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be True or False")
+        raise must_be(name, value, "True or False")
     return value
 
 
@@ -102,9 +103,9 @@ def plain_function(name: str, value: object, allowed: str, *arguments: str) -> N
     Hooks are called where nothing can be awaited.
     """
     if not callable(value):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be {allowed}")
+        raise must_be(name, value, allowed)
     if gives_coroutines(value):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be an ordinary function, not an `async def`")
+        raise must_be(name, value, "an ordinary function, not an `async def`")
     if arguments:
         takes(name, value, *arguments)
 
@@ -189,7 +190,7 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """`value`, if it is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         words = " | ".join(f'"{word}"' for word in allowed)
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
+        raise must_be(name, value, words)
     return value
 
 
@@ -218,7 +219,7 @@ def of_kind(name: str, value: object, kind: type, short: str | None = None) -> N
         if isinstance(value, float) and "number" in also:
             also += " (an int)"
         also += f", or None, as in {name}={kind.__name__}(...)"
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}{also}")
+        raise must_be(name, value, f"a {kind.__name__}{also}")
 
 
 def check_directory(directory: str | Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import must_be
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def event_time(timestamp: object) -> int:
         ConfigurationError: it is not an int.
     """
     if type(timestamp) is not int:
-        raise ConfigurationError(f"timestamp is {describe(timestamp)}; it must be an int, milliseconds since the epoch")
+        raise must_be("timestamp", timestamp, "an int, milliseconds since the epoch")
     return timestamp
 
 

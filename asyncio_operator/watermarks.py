@@ -12,10 +12,9 @@ of their watermarks should leave an idle input out until its next element comes.
 
 from __future__ import annotations
 
-from asyncio_operator.checks import LARGEST, Duration, duration, plain_function, positive_duration
+from asyncio_operator.checks import LARGEST, Duration, duration, must_be, plain_function, positive_duration
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.elements import MIN_TIMESTAMP, event_time
-from asyncio_operator.errors import ConfigurationError, describe
 
 
 class BoundedOutOfOrderness:
@@ -33,7 +32,7 @@ class BoundedOutOfOrderness:
     def __init__(self, delay: Duration, idle_after: Duration | None = None, *, clock: Clock = monotonic) -> None:
         milliseconds = duration("delay", delay) * 1000
         if milliseconds > LARGEST:
-            raise ConfigurationError(f"delay is {describe(delay)}; it must be finite in milliseconds too")
+            raise must_be("delay", delay, "finite in milliseconds too")
         self._lag = round(milliseconds) + 1
         self._idle_after = None if idle_after is None else positive_duration("idle_after", idle_after)
         plain_function("clock", clock, "a callable that returns seconds as a float")

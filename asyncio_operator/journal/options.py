@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from asyncio_operator.checks import Duration, flag, lasting
+from asyncio_operator.checks import Duration, flag, lasting, must_be
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 
@@ -58,9 +58,7 @@ class Journal:
         place = locate(self.path)
         object.__setattr__(self, "path", place.path if place.kind == LOCAL else str(self.path))
         if self.identity is not None and not (isinstance(self.identity, str) and self.identity.strip()):
-            raise ConfigurationError(
-                f"identity is {describe(self.identity)}; it must be a text, such as 'customers-v2', or None"
-            )
+            raise must_be("identity", self.identity, "a text, such as 'customers-v2', or None")
         object.__setattr__(self, "flush_every", lasting("flush_every", self.flush_every))
         if self.expire_after is not None:
             object.__setattr__(self, "expire_after", lasting("expire_after", self.expire_after))
@@ -111,7 +109,7 @@ def locate(path: object) -> Location:
     write, or shows credentials."""
     text = str(path) if isinstance(path, str | Path) else ""
     if not text.strip() or "\0" in text:
-        raise ConfigurationError(f"path is {describe(path)}; it must be {WHERE}")
+        raise must_be("path", path, WHERE)
     scheme = _SCHEME.match(text) if isinstance(path, str) else None
     if scheme is None:
         return _local(text)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from asyncio_operator.checks import Duration, flag, gives_coroutines, lasting, of_kind, positive_int, takes
+from asyncio_operator.checks import Duration, flag, gives_coroutines, lasting, must_be, of_kind, positive_int, takes
 from asyncio_operator.errors import ConfigurationError, describe, function_name, shown_address
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
@@ -101,7 +101,7 @@ class Cache:
                 raise ConfigurationError(f"store is {function_name(store)}, an `async def`; it must be {_STORES}")
             takes("store", store)
         elif not isinstance(store, str):
-            raise ConfigurationError(f"store is {describe(store)}; it must be {_STORES}")
+            raise must_be("store", store, _STORES)
         elif store not in ("heap", "rocksdb") and not store.startswith(SCHEMES):
             # Any other text may be a misspelt address with a password.
             is_word = re.fullmatch("[A-Za-z]{1,20}", store)
@@ -135,9 +135,7 @@ class Cache:
                 "workers"
             )
         elif re.match(r"~|\w{2,}:", str(self.directory)):
-            raise ConfigurationError(
-                f"directory is {describe(self.directory)}; it must be a path on a local disk of the workers, such as "
-                '"/var/cache/prices"; a URL and a ~ are not supported'
-            )
+            allowed = 'a path on a local disk of the workers, such as "/var/cache/prices"'
+            raise must_be("directory", self.directory, f"{allowed}; a URL and a ~ are not supported")
         else:
             object.__setattr__(self, "directory", str(self.directory))

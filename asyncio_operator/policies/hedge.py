@@ -23,8 +23,8 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from asyncio_operator.checks import Duration, duration, number, positive_duration
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import Duration, duration, must_be, number, positive_duration
+from asyncio_operator.errors import ConfigurationError
 
 LATEST = 1000
 """Latencies that a percentile is taken of: enough for p99.9, and forgotten soon after a source has changed."""
@@ -154,8 +154,5 @@ def _rank(after: str) -> float:
     found = PERCENTILE.fullmatch(after)
     percent = float(found[1]) if found else 0.0
     if not 50 <= percent <= 99.9:
-        raise ConfigurationError(
-            f'after is {describe(after)}; it must be a number of seconds, a timedelta, or a percentile from "p50" to '
-            '"p99.9"'
-        )
+        raise must_be("after", after, 'a number of seconds, a timedelta, or a percentile from "p50" to "p99.9"')
     return percent / 100

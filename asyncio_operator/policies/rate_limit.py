@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncio_operator.checks import Duration, natural, positive_duration, positive_int
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import Duration, must_be, natural, positive_duration, positive_int
 
 MOST_STARTS = 10_000_000
 """The maximum of starts in a window, each remembered in 32 bytes: enough for a daily quota, in 0.3 GB."""
@@ -43,7 +42,6 @@ class RateLimit:
             natural("burst", self.burst)
         most = self.rate + (self.burst or 0)
         if most > MOST_STARTS:
-            raise ConfigurationError(
-                f"{'rate + burst' if self.burst else 'rate'} is {describe(most)}; it must be at most {MOST_STARTS:,}, "
-                "because each start of a window is remembered; for more, make the window shorter, with per="
-            )
+            allowed = f"at most {MOST_STARTS:,}, because each start of a window is remembered"
+            name = "rate + burst" if self.burst else "rate"
+            raise must_be(name, most, f"{allowed}; for more, make the window shorter, with per=")

@@ -23,6 +23,7 @@ from asyncio_operator.checks import (
     Duration,
     duration,
     flag,
+    must_be,
     number,
     plain_function,
     plain_result,
@@ -33,7 +34,6 @@ from asyncio_operator.errors import (
     ConfigurationError,
     ElementTimeoutError,
     ResultError,
-    describe,
     members,
     said,
     wait_of,
@@ -137,9 +137,7 @@ class Retry:
     def __post_init__(self) -> None:
         positive_int("max_attempts", self.max_attempts)
         if not isinstance(self.backoff, ExponentialBackoff | FixedBackoff):
-            raise ConfigurationError(
-                f"backoff is {describe(self.backoff)}; it must be an ExponentialBackoff or a FixedBackoff"
-            )
+            raise must_be("backoff", self.backoff, "an ExponentialBackoff or a FixedBackoff")
         if _is_predicate(self.on):
             plain_function("on", self.on, "a function of the error that returns true to retry", "the error")
         elif self.on != RETRYABLE:
@@ -220,10 +218,8 @@ def _kinds(on: object) -> tuple[type[BaseException], ...]:
     kinds = on if isinstance(on, tuple) else (on,)
     for kind in kinds:
         if not (isinstance(kind, type) and (issubclass(kind, Exception) or _is_cancellation(kind))):
-            raise ConfigurationError(
-                f"on is {describe(on)}; it must be an exception class or a tuple of them, each a subclass of "
-                'Exception, or "retryable", or a function of the error'
-            )
+            allowed = 'an exception class or a tuple of them, each a subclass of Exception, or "retryable"'
+            raise must_be("on", on, f"{allowed}, or a function of the error")
     return kinds
 
 

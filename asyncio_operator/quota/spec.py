@@ -17,6 +17,7 @@ from asyncio_operator.checks import (
     Duration,
     gives_coroutines,
     lasting,
+    must_be,
     number,
     one_of,
     positive_duration,
@@ -24,7 +25,7 @@ from asyncio_operator.checks import (
     seconds,
     takes,
 )
-from asyncio_operator.errors import ConfigurationError, CoordinatorError, describe, function_name, shown_address
+from asyncio_operator.errors import ConfigurationError, CoordinatorError, function_name, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.statistics import BudgetStatistics
@@ -77,9 +78,7 @@ class Limit:
         if self.burst is not None:
             number("burst", self.burst, "of at least 0", lambda burst: burst >= 0)
             if self.unit in COUNTED and int(self.burst) != self.burst:
-                raise ConfigurationError(
-                    f'burst is {describe(self.burst)}; it must be a whole number if unit is "{self.unit}"'
-                )
+                raise must_be("burst", self.burst, f'a whole number if unit is "{self.unit}"')
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Limit | RateLimit):
@@ -136,9 +135,7 @@ class Budget:
         on_spent: OnSpent = "fail",
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip():
-            raise ConfigurationError(
-                f"name is {describe(name)}; it must be a text of 1 to 200 letters, digits, blanks and . _ : / -"
-            )
+            raise must_be("name", name, "a text of 1 to 200 letters, digits, blanks and . _ : / -")
         one_of("on_spent", on_spent, get_args(OnSpent))
         checked = tuple(
             sorted((as_limit(f"limits[{i}]", one) for i, one in enumerate(limits)), key=lambda one: (one.unit, one.per))
@@ -219,10 +216,8 @@ def definition(budget: Budget) -> dict[str, Any]:
 def check_unit(name: str, unit: object) -> str:
     """`unit`, if it is the name of a unit."""
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        raise ConfigurationError(
-            f"{name} is {describe(unit)}; it must be a name such as calls, keys or tokens: at most 64 letters, digits, "
-            "dots, hyphens and underscores"
-        )
+        allowed = "at most 64 letters, digits, dots, hyphens and underscores"
+        raise must_be(name, unit, f"a name such as calls, keys or tokens: {allowed}")
     return unit
 
 
@@ -232,7 +227,7 @@ def as_limit(name: str, limit: object) -> Limit:
         return Limit(limit.rate, limit.per, "calls", limit.burst)
     if not isinstance(limit, Limit):
         hint = "; pass several one by one, not as a list" if isinstance(limit, list | tuple) else ""
-        raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit{hint}")
+        raise must_be(name, limit, f"a Limit or a RateLimit{hint}")
     return limit
 
 
@@ -257,9 +252,7 @@ def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
 
 def _amounts(spend: object) -> dict[str, float]:
     if not isinstance(spend, Mapping) or not spend:
-        raise ConfigurationError(
-            f'spend is {describe(spend)}; it must be a mapping from units to amounts, such as {{"usd": 25.0}}, or None'
-        )
+        raise must_be("spend", spend, 'a mapping from units to amounts, such as {"usd": 25.0}, or None')
     return {
         check_unit("a unit of spend", unit): number(f"spend[{unit!r}]", amount, "more than 0", lambda one: one > 0)
         for unit, amount in sorted(spend.items(), key=str)

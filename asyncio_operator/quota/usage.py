@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import Any, Protocol
 
-from asyncio_operator.checks import flag, number
+from asyncio_operator.checks import flag, must_be, number
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error, function_error, said
 
 COUNTED = ("calls", "keys")
@@ -157,10 +157,8 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
     """
     hints: dict[str, Hint] = {}
     if limits is not None and not isinstance(limits, Mapping):
-        raise ConfigurationError(
-            f"limits is {describe(limits)}; it must be a mapping of units to hints, such as "
-            '{"tokens": {"remaining": 40_000, "reset_after": 6.0}}'
-        )
+        example = '{"tokens": {"remaining": 40_000, "reset_after": 6.0}}'
+        raise must_be("limits", limits, f"a mapping of units to hints, such as {example}")
     for unit, one in (limits or {}).items():
         if not isinstance(unit, str):
             raise ConfigurationError(f'limits has the unit {describe(unit)}; a unit is a word, such as "tokens"')
@@ -169,10 +167,8 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
         elif isinstance(one, Mapping) and set(one) <= set(HINT_FIELDS):
             hints[unit] = Hint(**one)
         else:
-            raise ConfigurationError(
-                f"the hint for {describe(unit)} is {describe(one)}; it must be a Hint, or a mapping of some of its "
-                f"fields: {', '.join(HINT_FIELDS)}"
-            )
+            allowed = f"a Hint, or a mapping of some of its fields: {', '.join(HINT_FIELDS)}"
+            raise must_be(f"the hint for {describe(unit)}", one, allowed)
     _number_or_none("retry_after", retry_after)
     if (call := running.get(None)) is not None and (hints or retry_after is not None):
         call.hint(hints, retry_after)
@@ -181,9 +177,7 @@ def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_
 def checked_weights(what: str, weights: object) -> dict[str, float]:
     """The weights, if they are amounts by unit; else ConfigurationError. `what` is where they come from."""
     if type(weights) is not dict and not isinstance(weights, Mapping):
-        raise ConfigurationError(
-            f'{what} is {describe(weights)}; it must be a mapping of units to amounts, such as {{"tokens": 1300}}'
-        )
+        raise must_be(what, weights, 'a mapping of units to amounts, such as {"tokens": 1300}')
     checked: dict[str, float] = {}
     for unit, amount in weights.items():
         if not isinstance(unit, str) or unit in COUNTED:
@@ -232,4 +226,4 @@ def weighing(name: str, weigh: Weigh | None, ordinary: Any) -> Callable[[int, Se
 
 def _number_or_none(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a number, or None")
+        raise must_be(name, value, "a number, or None")

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.arrow.decimals import cast_exactly
 from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.checks import Duration, duration, seconds
-from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.checks import Duration, duration, must_be, seconds
+from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
 from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
 from asyncio_operator.journal.options import Journal, Location
@@ -93,7 +93,7 @@ def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: D
 
 def _session(spark: object) -> SparkSession:
     if not (hasattr(spark, "range") and hasattr(spark, "sql")):
-        raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
+        raise must_be("spark", spark, "a SparkSession")
     return cast(SparkSession, spark)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from asyncio_operator.checks import Duration, plain_function, positive_duration
+from asyncio_operator.checks import Duration, must_be, plain_function, positive_duration
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.quota.spec import Budget
@@ -212,9 +212,7 @@ def checked_metrics(metrics: object) -> EnrichmentMetrics | None:
     """`metrics`. ConfigurationError: it is no EnrichmentMetrics."""
     if metrics is None or isinstance(metrics, EnrichmentMetrics):
         return metrics
-    raise ConfigurationError(
-        f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics, as in EnrichmentMetrics(spark)"
-    )
+    raise must_be("metrics", metrics, "an EnrichmentMetrics, as in EnrichmentMetrics(spark)")
 
 
 class _Listener(StreamingQueryListener):

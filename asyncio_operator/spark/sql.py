@@ -25,6 +25,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
+from asyncio_operator.checks import must_be
 from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
@@ -69,14 +70,12 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         raise too_old("register_lookup", "enrich(...).createOrReplaceTempView(...) gives SQL the same rows here")
     registry: Any = getattr(spark, "udtf", None)
     if not hasattr(registry, "register"):
-        raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
+        raise must_be("spark", spark, "a SparkSession")
     refuse_unknown("enrich", options, OPTIONS)
     refuse_journal("register_lookup", options.pop("journal", None))
     # Spark would report such a name only in SQL, or not at all.
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
-        raise ConfigurationError(
-            f"name is {describe(name)}; it must be ASCII letters, digits and _, and must not begin with a digit"
-        )
+        raise must_be("name", name, "ASCII letters, digits and _, and must not begin with a digit")
     if spark.catalog.functionExists(name) and "UDTFRegistration" not in spark.catalog.getFunction(name).className:
         raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
     trace, metrics, budget = options.pop("trace", None), options.pop("metrics", None), options.get("budget")

@@ -25,7 +25,7 @@ from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
 from asyncio_operator.arrow.schema import as_schema
-from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
+from asyncio_operator.checks import Duration, flag, gives_coroutines, must_be, one_of
 from asyncio_operator.engine.options import options_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import as_async_function
@@ -172,10 +172,8 @@ def _spark_type(schema_or_type: Any) -> DataType:
     if isinstance(kind, pa.DataType) and kind != pa.struct([]):
         with contextlib.suppress(ConfigurationError):
             return spark_field("", pa.field("", kind)).dataType
-    raise ConfigurationError(
-        f"schema_or_type is {describe(schema_or_type)}; it must be Spark DDL, 'double' or 'name string, age int', or a "
-        "Spark DataType, a pyarrow.Schema or a pyarrow.DataType that Spark can exchange in Arrow"
-    )
+    types = "a Spark DataType, a pyarrow.Schema or a pyarrow.DataType that Spark can exchange in Arrow"
+    raise must_be("schema_or_type", schema_or_type, f"Spark DDL, 'double' or 'name string, age int', or {types}")
 
 
 class ColumnFunction:

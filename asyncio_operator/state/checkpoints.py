@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from uuid import uuid4
 
-from asyncio_operator.checks import check_directory
+from asyncio_operator.checks import check_directory, must_be
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.state.backend import StateBackend
@@ -237,7 +237,7 @@ class InFlightElements:
 
     def __init__(self, snapshot: OperatorSnapshot | None = None, *, serializer: Serializer | None = None) -> None:
         if snapshot is not None and not isinstance(snapshot, OperatorSnapshot):
-            raise ConfigurationError(f"snapshot is {describe(snapshot)}; it must be what operator.snapshot() gave")
+            raise must_be("snapshot", snapshot, "what operator.snapshot() gave")
         self.snapshot = OperatorSnapshot() if snapshot is None else snapshot
         self._serializer = check_serializer("serializer", serializer)
 

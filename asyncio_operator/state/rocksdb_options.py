@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncio_operator.checks import one_of
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import must_be, one_of
 
 MIB = 1 << 20
 
@@ -64,4 +63,4 @@ class RocksDBOptions:
 
 def _within(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int from {least} to {most}")
+        raise must_be(name, value, f"an int from {least} to {most}")

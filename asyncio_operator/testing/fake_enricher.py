@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.checks import Duration, duration, plain_function, positive_int
+from asyncio_operator.checks import Duration, duration, must_be, plain_function, positive_int
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.hints import not_installed
@@ -102,7 +102,7 @@ class FakeEnricher(Enricher):
         except ConfigurationError as error:
             raise not_installed("FakeEnricher", "pyarrow", "spark") from error
         if not isinstance(rows, Mapping):
-            raise ConfigurationError(f"rows is {describe(rows)}; it must be a mapping of keys to rows")
+            raise must_be("rows", rows, "a mapping of keys to rows")
         given = [row for found in rows.values() for row in _rows(found)]
         latency = latency if callable(latency) else duration("latency", latency)
         if callable(latency):

@@ -15,8 +15,8 @@ from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Protocol, Self
 
-from asyncio_operator.checks import plain_function
-from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
+from asyncio_operator.checks import must_be, plain_function
+from asyncio_operator.errors import StateError, describe, describe_error
 
 logger = logging.getLogger("asyncio_operator.timers")
 
@@ -64,9 +64,7 @@ class ProcessingTimeDriver:
 
     def __init__(self, service: Driven, *, on_error: Callable[[BaseException], object] | None = None) -> None:
         if isinstance(service, type) or not (hasattr(service, "services") and hasattr(service, "watch")):
-            raise ConfigurationError(
-                f"service is {describe(service)}; it must be an InternalTimerService or a TimerServiceManager"
-            )
+            raise must_be("service", service, "an InternalTimerService or a TimerServiceManager")
         if on_error is not None:
             plain_function("on_error", on_error, "a function of the error, or None", "the error")
         self._service = service

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from asyncio_operator import state
-from asyncio_operator.checks import check_directory, of_kind, positive_int
+from asyncio_operator.checks import check_directory, must_be, of_kind, positive_int
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
@@ -223,7 +223,7 @@ class BackendQueues:
 
     def __init__(self, backend: StateBackend, cache_size: int = 128) -> None:
         if not isinstance(backend, StateBackend):
-            raise ConfigurationError(f"backend is {describe(backend)}; it must be a StateBackend, no class")
+            raise must_be("backend", backend, "a StateBackend, no class")
         self.backend = backend
         self.key_groups = backend.key_groups
         self.max_parallelism = backend.max_parallelism

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.checks import positive_int
+from asyncio_operator.checks import must_be, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.trace.events import Event, Text, decoded, keepable, text_of
 
@@ -47,7 +47,7 @@ class Trace:
 
     def __init__(self, limit: int = 100_000) -> None:
         if positive_int("limit", limit) > sys.maxsize:
-            raise ConfigurationError(f"limit is {describe(limit)}; it must be an int of at most {sys.maxsize}")
+            raise must_be("limit", limit, f"an int of at most {sys.maxsize}")
         self._recorded: deque[tuple[Any, ...]] = deque(maxlen=limit)
         self._start: float | None = None
         self._parts: list[tuple[int, str]] = []

@@ -17,9 +17,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from asyncio_operator.checks import Duration, duration, lasting, plain_function, positive_int, seconds
+from asyncio_operator.checks import Duration, duration, lasting, must_be, plain_function, positive_int, seconds
 from asyncio_operator.elements import MAX_TIMESTAMP
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state import Serializer, StateBackend, ValueState
 from asyncio_operator.state.descriptors import AggregateFunction, AggregatingStateDescriptor, ValueStateDescriptor
 from asyncio_operator.state.keys import Key
@@ -245,7 +245,7 @@ class WindowOperator:
         kinds = {"assigner": WindowAssigner, "trigger": Trigger, "backend": StateBackend, "timers": TimerServiceManager}
         for given, (argument, kind) in zip((assigner, trigger, backend, timers), kinds.items(), strict=True):
             if not isinstance(given, kind) or isinstance(given, type):
-                raise ConfigurationError(f"{argument} is {describe(given)}; it must be a {kind.__name__}, no class")
+                raise must_be(argument, given, f"a {kind.__name__}, no class")
         plain_function("emit", print if emit is None else emit, "a function of the result, or None", "the result")
         check_shared(timers, timers.queues, backend.key_groups, backend.max_parallelism)
         self._lateness = round(duration("allowed_lateness", allowed_lateness) * 1000)

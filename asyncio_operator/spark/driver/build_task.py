@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
+from asyncio_operator.checks import Duration, duration, must_be, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
 from asyncio_operator.enricher import Enricher, optional_parts, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
@@ -114,10 +114,10 @@ class EnrichOptions(GivenCalls):
                 given = describe(getattr(self, name))
                 raise ConfigurationError(f'{name} is {given}, but strategy="distinct" {why}; use "inline"')
         if not isinstance(self.prefix, str):
-            raise ConfigurationError(f"prefix is {describe(self.prefix)}; it must be text")
+            raise must_be("prefix", self.prefix, "text")
         status = self.status_column
         if status is not None and not (isinstance(status, str) and status):
-            raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
+            raise must_be("status_column", status, "a name or None")
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
@@ -226,7 +226,7 @@ def _found(
     """The fields that a found row adds, with the enricher's names and the types that Spark takes."""
     names = schema.names if columns is None else [columns] if isinstance(columns, str) else columns
     if not isinstance(names, Sequence):
-        raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
+        raise must_be("columns", columns, "a list of the enricher's columns")
     for name in names:
         if name not in schema.names:
             raise ConfigurationError(

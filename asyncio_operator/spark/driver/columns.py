@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from asyncio_operator.arrow.as_of import AsOf
+from asyncio_operator.checks import must_be
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
@@ -232,14 +233,11 @@ def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: 
     if isinstance(on, str):
         return [on]
     if isinstance(on, Column):
-        raise ConfigurationError(
-            f"on is {describe(on)}; it must be the name of a column: make it a column first, as in "
-            "df.withColumn('key', ...), and write on='key'"
-        )
+        remedy = "make it a column first, as in df.withColumn('key', ...), and write on='key'"
+        raise must_be("on", on, f"the name of a column: {remedy}")
     if not (isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on)):
-        raise ConfigurationError(
-            f"on is {describe(on)}; it must be the name of a column, a list of names, or a mapping of names to the "
-            "enricher's key columns"
+        raise must_be(
+            "on", on, "the name of a column, a list of names, or a mapping of names to the enricher's key columns"
         )
     return list(known.names if known is not None and sorted(on) == sorted(known.names) else on)
 
@@ -247,7 +245,7 @@ def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: 
 def position_of(schema: StructType, name: str, argument: str = "on") -> int:
     """The position of the column with this name. If no name is equal, the case of letters is ignored."""
     if not isinstance(name, str):
-        raise ConfigurationError(f"{argument} is {describe(name)}; it must be the name of a column")
+        raise must_be(argument, name, "the name of a column")
     positions = [i for i, field in enumerate(schema.fields) if field.name == name]
     if not positions:
         positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
@@ -290,10 +288,8 @@ def names_of(as_of: object) -> tuple[str, str]:
     match as_of:
         case [str(time), str(version)]:
             return time, version
-    raise ConfigurationError(
-        f"as_of is {describe(as_of)}; it must be a pair of names: the DataFrame's column of times, and the enricher's "
-        "column that says from when a row holds, as in as_of=('ordered_at', 'valid_from')"
-    )
+    pair = "the DataFrame's column of times, and the enricher's column that says from when a row holds"
+    raise must_be("as_of", as_of, f"a pair of names: {pair}, as in as_of=('ordered_at', 'valid_from')")
 
 
 def compared(schema: StructType, time: str, version: StructField, enricher: str, place: int, zone: str) -> AsOf:

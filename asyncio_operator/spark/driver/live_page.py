@@ -28,9 +28,9 @@ from socketserver import TCPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from asyncio_operator.checks import natural
+from asyncio_operator.checks import must_be, natural
 from asyncio_operator.clock import Clock, monotonic, wall
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.figures import FIGURES, NUMBERS, Figures, Kind
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.quota.spec import Budget
@@ -68,7 +68,7 @@ class LivePage:
 
     def __init__(self, ledger: Ledger, port: int, host: str) -> None:
         if not isinstance(host, str):
-            raise ConfigurationError(f"host is {describe(host)}; it must be a name or an address of this machine")
+            raise must_be("host", host, "a name or an address of this machine")
         natural("port", port)
         self._token = secrets.token_urlsafe(32)
         self._samples = LiveSamples(ledger)

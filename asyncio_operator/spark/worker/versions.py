@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.types import DataType, StructField, StructType
 
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.checks import must_be
+from asyncio_operator.errors import ConfigurationError
 
 AnalyzeResult: Any = getattr(udtf, "AnalyzeResult", object)
 
@@ -80,9 +81,7 @@ def micro_batch_of(progress: object) -> tuple[str, int]:
         return str(progress.runId), progress.batchId
     if isinstance(progress, dict) and {"runId", "batchId"} <= progress.keys():
         return str(progress["runId"]), int(progress["batchId"])
-    raise ConfigurationError(
-        f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
-    )
+    raise must_be("batch", progress, "the progress of a streaming query, as query.lastProgress is")
 
 
 def is_dataframe(thing: object) -> bool:

@@ -13,7 +13,7 @@ from functools import wraps
 from inspect import isawaitable, iscoroutinefunction, isroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asyncio_operator.checks import positive_duration
+from asyncio_operator.checks import must_be, positive_duration
 from asyncio_operator.enricher import Enricher, Found, optional_parts
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
 from asyncio_operator.policies.batching import splits
@@ -51,10 +51,10 @@ class Check:
         poison: Iterable[Any] | None = None,
     ) -> None:
         if not callable(make):
-            raise ConfigurationError(f"make is {describe(make)}; it must be a function that returns a new enricher")
+            raise must_be("make", make, "a function that returns a new enricher")
         for name, keys in (("known", known), ("missing", missing), ("poison", poison)):
             if keys is not None and (isinstance(keys, str | bytes) or not isinstance(keys, Iterable)):
-                raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
+                raise must_be(name, keys, "a collection of keys")
         self.make = make
         self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known or (), ANY)
         self.missing = list(missing or ())

@@ -35,7 +35,17 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from asyncio_operator.checks import Duration, duration, flag, number, one_of, plain_function, positive_int, seconds
+from asyncio_operator.checks import (
+    Duration,
+    duration,
+    flag,
+    must_be,
+    number,
+    one_of,
+    plain_function,
+    positive_int,
+    seconds,
+)
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, Headers, send
@@ -369,22 +379,16 @@ def _check_arguments(
         ConfigurationError: an argument has the wrong type or value.
     """
     if rows is not None and not isinstance(rows, Mapping):
-        raise ConfigurationError(
-            f'rows is {describe(rows)}; it must be a mapping of keys to rows, such as {{"JFK": {{"city": "New York"}}}}'
-        )
+        raise must_be("rows", rows, 'a mapping of keys to rows, such as {"JFK": {"city": "New York"}}')
     if callable(latency):
         plain_function("latency", latency, "a function", "a random.Random")
     given = {} if errors is None else errors
     if not (isinstance(given, Mapping) and all(isinstance(status, int) and 100 <= status < 600 for status in given)):
-        raise ConfigurationError(
-            f"errors is {describe(errors)}; it must be a mapping of statuses to shares, such as {{503: 0.1}}"
-        )
+        raise must_be("errors", errors, "a mapping of statuses to shares, such as {503: 0.1}")
     shares = {f"errors[{status}]": share for status, share in given.items()} | dict(rates)
     for fault, share in shares.items():
         number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
     if sum(shares.values()) > 1:
         raise ConfigurationError(f"the shares of faults are {shares}; their sum must be at most 1")
     if handler is not None and not callable(handler):
-        raise ConfigurationError(
-            f"handler is {describe(handler)}; it must be a function of a FakeRequest, which may be `async`"
-        )
+        raise must_be("handler", handler, "a function of a FakeRequest, which may be `async`")

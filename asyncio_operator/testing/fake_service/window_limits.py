@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from asyncio_operator.checks import one_of, plain_function, seconds
+from asyncio_operator.checks import must_be, one_of, plain_function, seconds
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.spec import Limit, as_limit
@@ -57,7 +57,7 @@ class ServiceLimits:
         journey: float,
     ) -> None:
         if isinstance(limits, str) or not isinstance(limits, Sequence | None):
-            raise ConfigurationError(f"limits is {describe(limits)}; it must be a list of Limit objects")
+            raise must_be("limits", limits, "a list of Limit objects")
         self._windows = [_Window(as_limit("a limit", limit), journey) for limit in limits or ()]
         self._style: Style | None = None if headers is None else STYLES[one_of("headers", headers, tuple(STYLES))]
         if headers is not None and not self._windows:
@@ -266,10 +266,8 @@ def _check_paths(name: str, paths: object) -> None:
     if not isinstance(paths, Mapping) or not all(
         isinstance(one, str) and one for pair in paths.items() for one in pair
     ):
-        raise ConfigurationError(
-            f"{name} is {describe(paths)}; it must be a mapping from units to paths into JSON, such as "
-            '{"tokens": "usage.total_tokens"}'
-        )
+        example = '{"tokens": "usage.total_tokens"}'
+        raise must_be(name, paths, f"a mapping from units to paths into JSON, such as {example}")
 
 
 def _is_amount(value: object) -> bool:
