@@ -37,7 +37,6 @@ from enrichers import TableEnricher
 from tests.keyed import key_batch
 from tests.lookup.helpers import Recorded, look_up, outcomes_of
 
-NEW_YEAR = datetime(2024, 1, 1)
 BERLIN = ZoneInfo("Europe/Berlin")
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 
@@ -365,6 +364,3 @@ async def test_L10_a_fake_enricher_finds_its_rows_by_the_same_rule() -> None:
         assert await lookup.get(moment.astimezone(UTC)) == {"n": 2}
         assert await lookup.get(moment.replace(fold=0)) is None
         assert await lookup.get((0.0, "a")) == {"n": 3}
-
-
-ONE_KEY = st.one_of(st.integers(), st.text(max_size=2), st.booleans(), st.floats(), st.dates(), st.binary(max_size=1))

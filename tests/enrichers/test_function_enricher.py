@@ -24,11 +24,6 @@ async def decorated(key: Any) -> Mapping[str, Any]:
     return {"temperature": float(key)}
 
 
-def test_lookup_is_the_function_itself() -> None:
-    """No second coroutine is awaited per key."""
-    assert FunctionEnricher(weather, "temperature double").lookup is weather
-
-
 def test_the_schema_is_ddl_or_arrow() -> None:
     schema = pa.schema([("temperature", pa.float64())])
     assert FunctionEnricher(weather, schema).schema() is schema

@@ -119,6 +119,14 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"idempotency_header": "X-I", "method": "POST", "headers": {"x-i": "1"}}, ["headers already contain X-I"]),
         ({"redirects": "yes"}, ["redirects is 'yes'", '"same_host"']),
         ({"ssl": 5}, ["ssl is 5"]),
+        ({"ssl": ssl.create_default_context()}, ["cannot be sent to a worker"]),
+        (
+            {"url": "https://bob:pw@api.example/{key}", "headers": {"authorization": "Bearer x"}},
+            ["pass one"],
+        ),
+        ({"key": ["id", "note"], "optional": ["nte"]}, ["'nte' is not a key field; did you mean 'note'"]),
+        ({"key": ["id"], "optional": ["id"]}, ["the only part"]),
+        ({"key": ["id", "note"], "optional": 5}, ["optional is 5"]),
         ({"empty_key": "null"}, ["""empty_key is 'null'; it must be "error" | "miss\""""]),
         ({"empty_key": True}, ["empty_key is True"]),
         ({"usage": "usage.total"}, ["usage is 'usage.total'; it must be a mapping"]),
@@ -135,11 +143,6 @@ def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(
     with pytest.raises(ConfigurationError) as caught:
         make(**options)
     assert [name for name in named if name not in str(caught.value)] == [], str(caught.value)
-
-
-def test_an_ssl_context_is_refused_because_it_cannot_travel() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be sent to a worker"):
-        make(ssl=ssl.create_default_context())
 
 
 @pytest.mark.parametrize(
@@ -262,11 +265,6 @@ def test_a_function_for_headers_is_shown_by_its_name_and_pickled_without_the_sec
     enricher = make(headers=token)
     assert "token" in repr(enricher)
     assert b"s3cret" not in cloudpickle.dumps(enricher)
-
-
-def test_credentials_in_the_url_and_in_headers_are_one_too_many() -> None:
-    with pytest.raises(ConfigurationError, match="pass one"):
-        make("https://bob:pw@api.example/{key}", headers={"authorization": "Bearer x"})
 
 
 @pytest.mark.parametrize(

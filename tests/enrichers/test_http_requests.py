@@ -16,7 +16,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncio_operator import ConfigurationError
 from asyncio_operator.arrow.key_arrays import distinct, distinct_held
 from asyncio_operator.arrow.key_identity import canonical_optional, storable
 from asyncio_operator.arrow.key_index import ArrowKeys
@@ -454,19 +453,6 @@ async def test_L1_a_null_inside_of_a_text_is_an_error_of_its_key() -> None:
         enricher = ticket(service, json_body=["{id}", "{name}", "about {note}"])
         async with opened(enricher):
             assert "has no form as text" in str(await refused(enricher, [(1, "a", None)]))
-
-
-@pytest.mark.parametrize(
-    ("key", "optional", "says"),
-    [
-        (PARTS, ["nte"], "'nte' is not a key field; did you mean 'note'"),
-        (["id"], ["id"], "the only part"),
-        (PARTS, 5, "optional is 5"),
-    ],
-)
-def test_L1_an_unknown_optional_part_is_refused(key: list[str], optional: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        HttpEnricher("http://h/{id}", key=key, optional=optional, schema="a int")
 
 
 # -- what is the same key

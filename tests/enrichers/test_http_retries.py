@@ -12,9 +12,7 @@ import pytest
 from asyncio_operator import (
     ConfigurationError,
     ElementTimeoutError,
-    Enricher,
     EnricherError,
-    FixedBackoff,
     Hedge,
     Retry,
 )
@@ -22,8 +20,7 @@ from asyncio_operator.enricher import Found, annotate
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, shared
 from asyncio_operator.spark.worker.answers import FOUND, statuses_of
-from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
-from enrichers import FunctionEnricher, PostgresEnricher
+from asyncio_operator.testing import FakeAnswer, FakeEnricher, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import opened
 from tests.lookup.helpers import Recorded, batch_of, look_up
@@ -75,55 +72,17 @@ async def test_errors_that_may_pass_get_three_attempts_unless_the_caller_says_ot
         assert len(service.requests) == requests
 
 
-class Picky(Enricher):
-    """An enricher with a default of its own, which fails twice."""
-
-    default_retry = Retry(3, FixedBackoff(0), on="retryable")
-
-    def __init__(self, retryable: bool | None) -> None:
-        self.retryable = retryable
-        self.calls = 0
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([("a", pa.int64())])
-
-    async def lookup(self, key: Any) -> Found:
-        self.calls += 1
-        if self.calls < 3:
-            raise EnricherError("not yet", retryable=self.retryable)
-        return {"a": key}
-
-
-@pytest.mark.parametrize(("retryable", "calls"), [(True, 3), (None, 1), (False, 1)])
-async def test_an_enricher_of_ones_own_may_have_such_a_default(retryable: bool | None, calls: int) -> None:
-    picky = Picky(retryable)
-    async with Lookup(picky) as lookup:
-        try:
-            assert await lookup.get(7) == {"a": 7}
-        except EnricherError:
-            assert retryable is not True
-    assert picky.calls == calls
-
-
-def test_the_others_have_none() -> None:
-    assert HttpEnricher.default_retry == Retry(3, on="retryable")
-    assert (Enricher.default_retry, PostgresEnricher.default_retry, FunctionEnricher.default_retry) == (
-        None,
-        None,
-        None,
-    )
-
-
 @pytest.mark.parametrize("retry", ["never", 2.5, True, Retry])
 def test_another_value_is_refused(retry: Any) -> None:
+    class Picky(FakeEnricher):
+        default_retry = retry
+
     with pytest.raises(
         ConfigurationError, match=r'retry is .*; it must be a Retry, a number of attempts, None or "default"'
     ):
-        Lookup(Picky(True), retry=retry)
-    broken = Picky(True)
-    broken.default_retry = retry
-    with pytest.raises(ConfigurationError, match=r"Picky.default_retry is .*; it must be a Retry, or None"):
-        Lookup(broken)
+        Lookup(FakeEnricher({1: {"a": 1}}), retry=retry)
+    with pytest.raises(ConfigurationError, match=r"default_retry is .*; it must be a Retry, or None"):
+        Lookup(Picky({1: {"a": 1}}))
 
 
 @pytest.mark.spark

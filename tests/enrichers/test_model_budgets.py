@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import Budget, BudgetExceeded, Enricher, EnricherError, Limit
+from asyncio_operator import Budget, BudgetExceeded, Enricher, Limit
 from asyncio_operator.journal.identity import identity_of
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
@@ -20,7 +20,6 @@ from enrichers import EmbeddingEnricher, ModelEnricher
 from enrichers.models.tokens import CHARACTERS, MOST_LENGTHS, Estimates, Tokens, tokens_in
 from tests.enrichers.helpers import opened
 from tests.enrichers.model_service import asked_of, completion, model, used, vectors
-from tests.operator.helpers import virtual
 
 NUMBERS = itertools.count()
 
@@ -72,22 +71,6 @@ async def test_M3_a_spend_limit_ends_before_it_is_passed_without_code_of_the_use
         with pytest.raises(BudgetExceeded):
             await lookup.get("10000")
     assert len(service.requests) == 10
-
-
-@pytest.mark.parametrize("headers", ["openai", "azure"])
-@virtual
-async def test_M3_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
-    limits = [Limit(20, 10.0), Limit(2_000, 10.0, "tokens")]
-    options: dict[str, Any] = {"headers": headers, "usage": {"tokens": "usage.total_tokens"}, "latency": 0.3}
-    async with (
-        FakeService(handler=counting(), limits=limits, weigh=lambda _: {"tokens": 100}, **options) as service,
-        Lookup(
-            model(service, price=(1.0, 1.0)),
-            budget=budget(Limit(20, 10.0), Limit(1_900, 10.0, "tokens")),
-        ) as lookup,
-    ):
-        await asyncio.gather(*(lookup.get(f"{n:03}" + "x" * 80) for n in range(60)))
-        assert not service.windows_exceeded()
 
 
 async def test_M3_an_estimate_learns_from_answers() -> None:
@@ -208,19 +191,6 @@ async def test_M3_a_request_for_many_vectors_settles_the_tokens_of_all() -> None
     ):
         await asyncio.gather(*(lookup.get("x" * n) for n in range(1, 11)))
     assert shared.statistics().units["usd"].used == pytest.approx(55 * 100e-6)
-    assert len(service.requests) == 1
-
-
-async def test_M3_a_refusal_that_names_billing_is_not_retried_and_costs_nothing() -> None:
-    shared = budget(spend={"usd": 1.0})
-    answer = FakeAnswer({"error": {"code": "insufficient_quota", "message": "no credit"}}, 429)
-    async with (
-        FakeService(handler=lambda _: answer) as service,
-        Lookup(model(service, price=(1.0, 1.0)), budget=shared) as lookup,
-    ):
-        with pytest.raises(EnricherError, match="no credit left"):
-            await lookup.get("a")
-    assert shared.statistics().units["usd"].used == 0
     assert len(service.requests) == 1
 
 

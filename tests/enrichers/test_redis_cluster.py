@@ -12,7 +12,7 @@ from redis.asyncio.cluster import ClusterPipeline
 from redis.asyncio.connection import SSLConnection
 from redis.crc import key_slot
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import EnricherError
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
 from tests.enrichers import helpers
@@ -197,20 +197,6 @@ async def test_a_function_gives_the_url_and_tls_reaches_every_node(cluster: Redi
         options = enricher._runtime[0]._client.redis.connection_kwargs
         assert options["connection_class"] is SSLConnection
         assert options["ssl_check_hostname"] is False
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"url": "redis://:s3cret@x/3"}, "database 0 only"),
-        ({"url": "redis://:s3cret@x?db=3"}, "database 0 only"),
-        ({"url": "unix://:s3cret@/socket"}, "no socket of a file"),
-    ],
-)
-def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as raised:
-        RedisEnricher(**{"url": "redis://x", "cluster": True, **COLUMN} | arguments)
-    assert "s3cret" not in str(raised.value)
 
 
 def test_repr_says_that_it_is_a_cluster() -> None:

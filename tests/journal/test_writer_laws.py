@@ -107,16 +107,6 @@ def test_J2_a_writer_without_answers_writes_nothing_and_starts_no_thread(place: 
     assert [path.name for path in Path(place.shown).iterdir()] == ["_journal"]
 
 
-def test_J2_a_failing_write_is_repeated_under_the_same_name(place: Watched) -> None:
-    description = described(place)
-    place.errors = [OSError("503 SLOW_DOWN"), OSError(errno.EIO, "broken"), pa.ArrowIOError("lost")]
-    writer = JournalWriter(place, description, flush_every=3600, first_pause=0.001)
-    append(writer, batch({1: ["a"]}))
-    writer.close()
-    assert read(place, description, [1]) == {1: ["a"]}
-    assert len(list(Path(place.shown).glob("*.parquet"))) == 1
-
-
 def test_J2_a_place_that_fails_for_good_ends_the_writer_with_what_to_do(place: Watched) -> None:
     description = described(place)
     place.errors = [OSError(errno.ENOSPC, "no space left")] * 100

@@ -227,13 +227,6 @@ def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:
     assert permits.misfit({"tokens": 1050.0}) is None
 
 
-def test_G8_calls_between_grants_need_no_message() -> None:
-    _, permits = granted(Budget("b", Limit(1_000_000, 60.0)), 1000)
-    for _ in range(1000):
-        start(permits, 0.1)
-    assert permits._asked is None
-
-
 def test_G1_one_name_with_other_limits_is_an_error_while_calls_of_a_worker_run() -> None:
     coordinator = Coordinator()
     first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))

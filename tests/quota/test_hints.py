@@ -183,10 +183,6 @@ def test_G5_a_hint_that_is_believed_is_heard_whatever_it_leaves_out(said: Sequen
     assert most_in_a_window(cluster.all_starts, 1.0) <= 300
 
 
-def test_G5_a_longer_reset_is_believed_where_the_window_is_longer() -> None:
-    assert problem(Hint(reset_after=80_000.0), longest=86_400.0) is None
-
-
 def test_G10_statistics_have_the_last_hint_of_each_unit() -> None:
     coordinator, cluster = Coordinator(), Cluster(BUDGET)
     [permits] = cluster.permits

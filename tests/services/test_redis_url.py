@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.services.redis_client import secrets_of
 from enrichers.redis import RedisEnricher
 from tests.redis_service import RedisServer, needs_redis, redis_server
 
@@ -85,14 +83,3 @@ async def test_what_to_do_about_credentials_is_told(redis_server: RedisServer, p
 async def test_a_password_for_a_server_without_one_is_told(open_server: RedisServer) -> None:
     told = await refusal(open_server.url + "?protocol=2")
     assert "it has no password for the user that is called default; leave it out of the URL" in told
-
-
-@pytest.mark.parametrize(
-    ("url", "text", "hidden"),
-    [
-        ("redis://me:p%40s@cache:6379/0", "me p@s cache:6379 /0 pass", "me *** cache:6379 /0 pass"),
-        ("rediss://cache/2?db=2&ssl_password=12&client_name=job", "2 12 job", "2 *** job"),
-    ],
-)
-def test_X5_passwords_are_hidden_and_where_a_url_leads_is_not(url: str, text: str, hidden: Any) -> None:
-    assert secrets_of(url).hide(text) == hidden
