@@ -16,8 +16,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from asyncio_operator import AsyncWaitOperator
-from enrichers import SqlEnricher
+from asyncio_operator import AsyncWaitOperator, ConfigurationError
+from enrichers import PostgresEnricher, SqlEnricher
+from tests.enrichers.helpers import opened
 from tests.enrichers.pooled_programs import PROGRAMS
 from tests.pgbouncer_service import PgBouncer, pgbouncer
 from tests.servers import PostgresServer
@@ -37,6 +38,7 @@ DATABASES = {
     "as_usual": "",
     "strict": "SET default_transaction_isolation = 'serializable'",
     "read_only": "SET default_transaction_read_only = on",
+    "logged": "SET log_statement = 'all'",
 }
 """Databases, and what their sessions have by default."""
 
@@ -94,6 +96,34 @@ def test_G7_a_coordinator_behind_a_pooler_does_without_the_defaults_of_its_sessi
     dsn = pgbouncer.dsn(database)
     assert results("coordinator", dsn, 2) == [True, True]
     assert pgbouncer.left(database) == []
+
+
+LIMITS = """
+    SELECT id, current_setting('statement_timeout') || ' ' || current_setting('client_connection_check_interval') AS v
+    FROM pooled WHERE id = ANY ($1)
+"""
+
+
+async def test_X13_no_deadline_changes_a_session_that_the_next_statement_does_not_have(
+    postgres: PostgresServer, pgbouncer: PgBouncer, databases: None
+) -> None:
+    begun = len(postgres.log())
+    dsn = pgbouncer.dsn("logged")
+    enricher = PostgresEnricher(dsn, query=LIMITS, key="id", pool_size=1, statement_cache_size=0)
+    async with opened(enricher):
+        for timeout in (3.0, 30.0, 300.0):
+            operator = AsyncWaitOperator(enricher.lookup, timeout=timeout)
+            assert [row["v"] async for row in operator.process([1])] == ["0 0"]
+    log = postgres.log()[begun:]
+    assert "set_config('statement_timeout'" not in log
+    assert log.count("name = 'client_connection_check_interval'") == 2, "it is found out once per connection"
+    assert await asyncio.to_thread(pgbouncer.left, "logged") == []
+
+
+def test_X4_an_option_that_a_pooler_refuses_is_named(pgbouncer: PgBouncer) -> None:
+    with pytest.raises(ConfigurationError, match="the option 'search_path' of the dsn") as caught:
+        PostgresEnricher(f"{pgbouncer.dsn()}&search_path=x", table="t", key="id").schema()
+    assert "s3cret" not in str(caught.value)
 
 
 SETTING = "SELECT id, current_setting('statement_timeout') AS v FROM pooled WHERE id IN :keys"

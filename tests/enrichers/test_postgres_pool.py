@@ -8,10 +8,9 @@ import itertools
 import logging
 import os
 import signal
-import struct
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,68 +191,14 @@ WATCHES = 2
 """Statements that ask the server to look for its client: of the connection that asks for the schema, and the pool's."""
 
 
-class Pooler:
-    """Stands before a server as a pooler does: it tells every client a process number of its own.
-
-    Attributes:
-        asked: the simple queries of all clients; a lookup is none.
-    """
-
-    def __init__(self, lies: bool) -> None:
-        self._lies = lies
-        self._running: set[asyncio.Task[None]] = set()
-        self.asked: list[str] = []
-
-    @asynccontextmanager
-    async def before(self, server: PostgresServer) -> AsyncIterator[str]:
-        """The dsn of the server, with this on the way to it."""
-        self._port = server.port
-        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        yield server.tcp_dsn().replace(str(server.port), str(port)) + "?sslmode=disable"
-        listener.close()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-        await listener.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._running.add(task)
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
-        try:
-            length = await reader.readexactly(4)
-            to_server.write(length + await reader.readexactly(struct.unpack(">i", length)[0] - 4))
-            await asyncio.gather(self._pass(reader, to_server, False), self._pass(from_server, writer, True))
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            for side in (writer, to_server):
-                side.close()
-                with suppress(OSError):
-                    await side.wait_closed()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
-        try:
-            while True:
-                kind, length = struct.unpack(">ci", await reader.readexactly(5))
-                body = await reader.readexactly(length - 4)
-                if answers and kind == b"K" and self._lies:
-                    body = struct.pack(">i", 7) + body[4:]
-                if not answers and kind == b"Q":
-                    self.asked.append(body.decode())
-                writer.write(struct.pack(">ci", kind, length) + body)
-        finally:
-            writer.close()
-
-
 @pytest.fixture
-async def direct(postgres: PostgresServer) -> AsyncIterator[tuple[str, Pooler]]:
-    """The server, and what listens on the way to it."""
-    listener = Pooler(lies=False)
-    async with listener.before(postgres) as dsn:
-        yield dsn, listener
+def logged(postgres: PostgresServer) -> Callable[[], list[str]]:
+    """The simple statements of sessions with `LOGS`, as the server logs them; a lookup is none."""
+    begun = len(postgres.log())
+    return lambda: postgres.log()[begun:].split("LOG:  statement: ")[1:]
+
+
+LOGS = "&log_statement=all"
 
 
 async def limits(enricher: PostgresEnricher, *timeouts: float | None) -> list[Any]:
@@ -270,38 +215,37 @@ def asked(dsn: str, **options: Any) -> AbstractAsyncContextManager[PostgresEnric
 
 
 @pytest.mark.parametrize("cache", [0, 100])
-async def test_a_limit_is_set_once_and_when_it_grows(direct: tuple[str, Pooler], cache: int) -> None:
-    dsn, listener = direct
-    async with asked(dsn, statement_cache_size=cache) as enricher:
+async def test_a_limit_is_set_once_and_when_it_grows(
+    postgres: PostgresServer, logged: Callable[[], list[str]], cache: int
+) -> None:
+    async with asked(postgres.dsn + LOGS, statement_cache_size=cache) as enricher:
         assert await limits(enricher, *[3] * 5) == ["4s"] * 5
-        assert len(listener.asked) == WATCHES + 1
+        assert len(logged()) == WATCHES + 1
         assert await limits(enricher, 30, 0.01, 3, 30) == ["32s"] * 4
-        assert len(listener.asked) == WATCHES + 2
+        assert len(logged()) == WATCHES + 2
         assert await limits(enricher, None, 30, 10**8) == ["0"] * 3
-        assert len(listener.asked) == WATCHES + 3
+        assert len(logged()) == WATCHES + 3
 
 
 async def test_without_a_deadline_the_server_is_asked_to_look_for_its_client_and_nothing_else(
-    direct: tuple[str, Pooler],
+    postgres: PostgresServer, logged: Callable[[], list[str]]
 ) -> None:
-    dsn, listener = direct
-    async with asked(dsn) as enricher:
+    async with asked(postgres.dsn + LOGS) as enricher:
         assert await limits(enricher, None, None) == ["0"] * 2
         assert await enricher.lookup(1) == {"v": "0"}
-        assert len(listener.asked) == WATCHES
-        assert all("client_connection_check_interval" in sql for sql in listener.asked)
+        assert len(logged()) == WATCHES
+        assert all("client_connection_check_interval" in sql for sql in logged())
 
 
 async def test_the_server_looks_for_its_client_unless_somebody_has_said_how_often(postgres: PostgresServer) -> None:
     said = f"{postgres.dsn}&client_connection_check_interval=7000"
-    async with Pooler(lies=True).before(postgres) as behind:
-        for dsn, interval in ((postgres.dsn, "2s"), (said, "7s"), (behind, "0")):
-            async with opened(PostgresEnricher(dsn, query=LOOKS, key="id", statement_cache_size=0)) as enricher:
-                assert await enricher.lookup(1) == {"v": interval}
+    for dsn, interval in ((postgres.dsn, "2s"), (said, "7s")):
+        async with opened(PostgresEnricher(dsn, query=LOOKS, key="id", statement_cache_size=0)) as enricher:
+            assert await enricher.lookup(1) == {"v": interval}
 
 
-async def test_a_limit_of_the_dsn_is_lowered_and_never_raised(direct: tuple[str, Pooler]) -> None:
-    dsn, _ = direct
+async def test_a_limit_of_the_dsn_is_lowered_and_never_raised(postgres: PostgresServer) -> None:
+    dsn = postgres.dsn
     async with asked(f"{dsn}&statement_timeout=5000") as enricher:
         assert await limits(enricher, 3, 30, 30, None, 3) == ["4s", "4s", "4s", "4s", "4s"]
     async with asked(f"{dsn}&statement_timeout=5000") as enricher:
@@ -317,14 +261,6 @@ async def test_a_new_connection_is_told_anew(postgres: PostgresServer) -> None:
         )
         await connection.close()
         assert await limits(enricher, 30) == ["32s"]
-
-
-async def test_behind_a_pooler_no_session_is_changed(postgres: PostgresServer) -> None:
-    """In transaction mode the next statement runs in another session, and this one serves somebody else."""
-    pooler = Pooler(lies=True)
-    async with pooler.before(postgres) as dsn, asked(dsn, statement_cache_size=0) as enricher:
-        assert await limits(enricher, 3, 30, 300) == ["0"] * 3
-        assert len(pooler.asked) == WATCHES, "it is found out once per connection"
 
 
 async def until_a_statement(postgres: PostgresServer, name: str, state: Literal["sleeps", "is over"]) -> None:

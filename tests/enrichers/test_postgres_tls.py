@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,32 +215,3 @@ def test_an_error_of_the_statement_is_not_laid_to_an_option(database: Database) 
         dsn, query="SELECT k AS id, set_config('work_mem', 'x', false) AS v, nope FROM unnest($1::int[]) k"
     )
     assert "the server refuses the statement" in str(problem)
-
-
-@pytest.fixture
-async def pgbouncer() -> AsyncIterator[int]:
-    """A port where somebody refuses a parameter at start-up, in the words of PgBouncer."""
-    refusing = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: search_path\0\0"
-    message = b"E" + (len(refusing) + 4).to_bytes(4, "big") + refusing
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    client = listener.accept()[0]
-                    with client:
-                        client.recv(1000)
-                        client.sendall(message)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-async def test_X4_an_option_that_a_pooler_refuses_is_named(pgbouncer: int) -> None:
-    dsn = f"postgresql://bob:hunter2@127.0.0.1:{pgbouncer}/shop?sslmode=disable&search_path=x"
-    assert "the option 'search_path' of the dsn" in str(refusal(dsn))
