@@ -303,6 +303,8 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         # Beyond every integer column. `int` would compute all its digits, which may be a billion.
         if isinstance(value, Decimal) and value.adjusted() > 40:
             raise ValueError("it is too large")
+        if isinstance(value, np.bool_ | np.datetime64 | np.timedelta64):
+            raise TypeError(f"it is of type {type(value).__name__}")
         # `int` itself refuses NaN and infinity.
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")
@@ -323,18 +325,16 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
         if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
             raise TypeError(f"it is of type {type(value).__name__}")
-        step = _STEPS.get(getattr(data_type, "unit", ""))
-        if step and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % step:
-            raise ValueError(f"it is finer than a {data_type.unit}")
+        step = _STEPS.get(unit := getattr(data_type, "unit", ""))
+        finer = unit != "ns" and (getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))  # Of pandas.
+        if finer or (step and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % step):
+            raise ValueError(f"it is finer than a {unit}")
         # Asked for its offset: a datetime may have a `tzinfo` that gives none, and is then one without a zone.
         if allowed is datetime.datetime and (value.utcoffset() is not None) != (data_type.tz is not None):
             raise ValueError(_NO_ZONE if data_type.tz is not None else _ZONE)
 
 
-_NO_ZONE = (
-    "it has no time zone: add its zone, as in value.replace(tzinfo=datetime.UTC), or declare the column as "
-    "timestamp_ntz"
-)
+_NO_ZONE = "it has no time zone: add its zone, as in value.replace(tzinfo=UTC), or declare the column as timestamp_ntz"
 _ZONE = (
     "it has a time zone, which the column cannot hold: declare the column as timestamp (a timestamp_ntz has no zone), "
     "or remove the zone, as in value.replace(tzinfo=None)"

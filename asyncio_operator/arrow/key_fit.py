@@ -57,6 +57,8 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
 def fit_values(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """Python keys in the canonical form of a type. Null for None, and where a key does not fit."""
     kinds_of_values = set(map(type, values)) - {type(None)}
+    if any(hasattr(kind, "nanosecond") for kind in kinds_of_values):  # Arrow would drop them.
+        values = [None if getattr(value, "nanosecond", 0) else value for value in values]
     uniform, to_array = len(kinds_of_values) == 1, pa.array
     if kinds_of_values == {datetime}:
         # By identity, because some zones have no hash.

@@ -34,8 +34,8 @@ DECIMAL_NAN: Final = Decimal("NaN")
 def canonical_key(key: Any) -> Any:
     """The canonical value of a key: equal for all its spellings. None if the key, or a part of it, is None.
 
-    A datetime with a zone is converted to UTC, -0.0 to 0.0, NaN to `NAN`. A decimal keeps its scale. A subclass of
-    float, such as ``numpy.float64``, becomes a float. Other values stay as they are.
+    A datetime with a zone is converted to UTC, -0.0 to 0.0, NaN to `NAN`, a ``numpy.float64`` to a float, a Timestamp
+    of pandas without nanoseconds to a datetime, its NaT and NA to None. Other values stay as they are.
     """
     kind = type(key)
     if kind is str or kind is int:
@@ -43,6 +43,10 @@ def canonical_key(key: Any) -> Any:
     canonical = _CANONICAL.get(kind)
     if canonical is not None:
         return canonical(key)
+    if kind.__name__ in ("NaTType", "NAType"):
+        return None
+    if isinstance(key, datetime) and not getattr(key, "nanosecond", 0):
+        return _datetime(datetime.combine(key.date(), key.timetz()))
     for base in (datetime, float, tuple):
         if isinstance(key, base):
             return _CANONICAL[base](key)
@@ -112,12 +116,7 @@ def _tuple(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return parts if type(key) is tuple else make(parts)
 
 
-_CANONICAL: dict[type, Callable[[Any], Any]] = {
-    float: _float,
-    Decimal: _decimal,
-    datetime: _datetime,
-    tuple: _tuple,
-}
+_CANONICAL: dict[type, Callable[[Any], Any]] = {float: _float, Decimal: _decimal, datetime: _datetime, tuple: _tuple}
 
 _COMPARABLE = frozenset((str, int, float, bool, bytes, Decimal, date, datetime, UUID))
 """Types whose canonical values Python compares by the rule. A part of another type may contain values of mixed

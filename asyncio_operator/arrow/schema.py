@@ -149,10 +149,9 @@ class _Parser:
             name = token.text
         self._take(":")
         kind = self._type()
-        nullable = True
-        if self._take("not"):
+        nullable = not self._take("not")
+        if not nullable:
             self._expect("null")
-            nullable = False
         if self._take("comment"):
             if self._token.kind != "text":
                 self._fail("a text in quotes was expected")

@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -90,6 +91,7 @@ def test_what_fits_is_kept(data_type: pa.DataType, values: list[tuple[Any, Any]]
 REFUSED: list[tuple[pa.DataType, list[Any]]] = [
     (pa.int64(), [1.5, float("nan"), np.float64(1.5), np.float32(1.5), "5", True, 2**70]),
     (pa.int64(), [Decimal("1.5"), Decimal("1E+1000000000"), Decimal("1E-1000000000")]),
+    (pa.int64(), [np.True_, np.datetime64("2020-01-01T00:00:00", "ns"), np.timedelta64(5, "ns")]),
     (pa.int8(), [128]),
     (pa.float64(), ["5", 10**400, True, np.True_]),
     (pa.float32(), [1e300, -1e300, 10**400, False]),
@@ -104,7 +106,9 @@ REFUSED: list[tuple[pa.DataType, list[Any]]] = [
     (pa.time32("ms"), [MOMENT.time()]),
     (pa.time64("ns"), [5]),
     (pa.duration("s"), [dt.timedelta(microseconds=1)]),
-    (pa.duration("us"), [5]),
+    (pa.duration("us"), [5, pandas.Timedelta(5, "ns")]),
+    (pa.timestamp("us"), [pandas.Timestamp("2020-01-01 00:00:00.123456789"), pandas.NaT]),
+    (IN_UTC, [pandas.Timestamp("2020-01-01 00:00:00.123456789", tz="UTC")]),
     (pa.string(), [5, "\udc80", b"\xff", b"x", bytearray(b"x"), object()]),
     (pa.large_string(), [b"x"]),
     (pa.binary(), [5, "x", ""]),

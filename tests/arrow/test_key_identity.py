@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -32,8 +33,8 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
-from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop
-from enrichers import TableEnricher
+from asyncio_operator.testing import FakeEnricher, FakeService, VirtualTimeLoop
+from enrichers import HttpEnricher, TableEnricher
 from tests.keyed import key_batch
 from tests.lookup.helpers import Recorded, look_up, outcomes_of
 
@@ -172,6 +173,12 @@ def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> Non
         (datetime(2024, 1, 1, fold=1, tzinfo=NoOffset()), datetime(2024, 1, 1)),
         (("JFK", -0.0), ("JFK", 0.0)),
         (Part("JFK", -0.0), Part("JFK", 0.0)),
+        (pandas.Timestamp("2024-01-01"), datetime(2024, 1, 1)),
+        (pandas.Timestamp("2024-10-27 04:30", tz=BERLIN), datetime(2024, 10, 27, 3, 30, tzinfo=UTC)),
+        (pandas.Timestamp("2024-01-01 00:00:00.000000001"), pandas.Timestamp("2024-01-01 00:00:00.000000001")),
+        (pandas.NaT, None),
+        (pandas.NA, None),
+        (("JFK", pandas.NaT), None),
         (("JFK", None), None),
         (("JFK", (1, None)), None),
         (None, None),
@@ -364,3 +371,20 @@ async def test_L10_a_fake_enricher_finds_its_rows_by_the_same_rule() -> None:
         assert await lookup.get(moment.astimezone(UTC)) == {"n": 2}
         assert await lookup.get(moment.replace(fold=0)) is None
         assert await lookup.get((0.0, "a")) == {"n": 3}
+
+
+async def test_L10_L9_a_key_of_pandas_is_that_of_its_instant_and_with_nanoseconds_no_row_has_it() -> None:
+    table = pa.table({"seen": [datetime(2024, 1, 1)], "n": [1]})
+    async with Lookup(TableEnricher(lambda: table, "seen", ["n"])) as lookup:
+        assert await lookup.get(pandas.Timestamp("2024-01-01")) == {"n": 1}
+        assert await lookup.get(pandas.Timestamp("2024-01-01 00:00:00.000000001")) is None
+        assert await lookup.get(pandas.NaT) is None
+
+
+async def test_L1_a_null_of_pandas_is_not_sent() -> None:
+    with FakeService(handler=lambda request: {"n": 1}) as service:
+        async with Lookup(HttpEnricher(service.url + "/{key}", schema="n int"), cache=Cache()) as lookup:
+            assert await lookup.get(pandas.NaT) is await lookup.get(pandas.NA) is None
+            for _ in range(2):
+                assert await lookup.get(pandas.Timestamp("2024-01-01")) == {"n": 1}
+    assert service.paths() == ["/2024-01-01T00%3A00%3A00"]
