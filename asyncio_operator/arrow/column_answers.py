@@ -41,8 +41,9 @@ class ColumnAnswers(Sequence[Any]):
 
     def at(self, places: Ints | Sequence[int]) -> ColumnAnswers:
         """The answers of other keys: those at these places, a miss for -1."""
-        counts = np.append(self.counts, 0)[places]
-        return ColumnAnswers(self.table, np.append(self.starts, 0)[places], counts, self.rows)
+        numbers = np.asarray(places, np.int64)
+        starts, counts = (self.starts, self.counts) if len(self) else (np.zeros(1, np.int64),) * 2
+        return ColumnAnswers(self.table, starts[numbers], np.where(numbers < 0, 0, counts[numbers]), self.rows)
 
     def compact(self) -> ColumnAnswers:
         """The same answers in a table that has few other rows, if any."""

@@ -86,7 +86,7 @@ class ColumnStore:
         # Law L4: what waits may take the places of others.
         are_full = self._answers.count + self._count > self._answers.most_keys
         names = self._names if self._types == {keys.array.type} else None
-        if are_full or names is None or not names.isdisjoint(keys.names):
+        if self._come and (are_full or names is None or not names.isdisjoint(keys.names)):
             self._settle()
         return self._answers.recall(self._fitted(keys))
 
