@@ -108,6 +108,17 @@ def test_R10_a_call_that_started_at_the_moment_at_which_it_opened_is_not_the_pro
     assert breaker.state == "half_open"
 
 
+def test_R10_a_probe_that_succeeds_closes_it_with_nothing_counted():
+    breaker = opened()
+    assert breaker.allow(10.0)
+    breaker.succeeded(11.0, started=10.0)
+    assert breaker.state == "closed"
+    for _ in range(SPEC.minimum_calls - 1):
+        assert breaker.allow(11.0)
+        breaker.failed(11.0, started=11.0)
+    assert breaker.state == "closed"
+
+
 def test_R10_after_a_probe_that_was_abandoned_one_call_is_the_next_probe():
     breaker = opened()
     assert breaker.allow(10.0)
