@@ -31,22 +31,15 @@ _MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AnswerBatch:
-    """Answers of some calls, in any order.
+    """Answers of some calls, in any order."""
 
-    Attributes:
-        keys: the key of each answer, none null. Keys of several columns are structs, their parts in order.
-        answers: with the columns of the description, in any order.
-        times: when each came, in seconds since the epoch: one number for all, or one for each.
-        attempts, latency_ms: of each answer; None: not known.
-        weights: of each answer, as an array of maps; None: nothing.
-    """
-
-    keys: pa.Array
-    answers: ColumnAnswers
+    keys: pa.Array  # The key of each answer, none null. Keys of several columns are structs, their parts in order.
+    answers: ColumnAnswers  # With the columns of the description, in any order.
+    # When each came, in seconds since the epoch: one number for all, or one for each.
     times: float | np.ndarray[Any, np.dtype[np.float64]]
-    attempts: pa.Array | None = None
+    attempts: pa.Array | None = None  # Of each answer, as is its latency; None: not known.
     latency_ms: pa.Array | None = None
-    weights: pa.Array | None = None
+    weights: pa.Array | None = None  # Of each answer, as an array of maps; None: nothing.
 
 
 def weights_array(weights: Sequence[Mapping[str, float] | None]) -> pa.Array:

@@ -90,17 +90,11 @@ class JournalError(AsyncOperatorError):
 
 @dataclass(frozen=True)
 class Description:
-    """What a journal holds.
+    """What a journal holds."""
 
-    Attributes:
-        identity: what was asked, without secrets.
-        keys: names and stored types of the key columns.
-        answers: names and stored types of the answer's columns.
-    """
-
-    identity: str
-    keys: pa.Schema
-    answers: pa.Schema
+    identity: str  # What was asked, without secrets.
+    keys: pa.Schema  # Names and stored types of the key columns.
+    answers: pa.Schema  # Names and stored types of the answer's columns.
 
     @cached_property
     def text(self) -> str:

@@ -75,11 +75,6 @@ class JournalReader:
         expire_after: shortens the life of answers, in seconds from when they came; None: as they were written.
         keep_missing: whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
         clock: seconds since the epoch.
-
-    Attributes:
-        place: what it reads.
-        most: the number of keys that the next question should ask for.
-        has_files: whether there were files to look into when it looked last.
     """
 
     def __init__(
@@ -93,9 +88,9 @@ class JournalReader:
         clock: Clock = wall,
         monotonic: Clock = monotonic,
     ) -> None:
-        self.place = place
-        self.most = FEWEST
-        self.has_files = False
+        self.place = place  # What it reads.
+        self.most = FEWEST  # The number of keys that the next question should ask for.
+        self.has_files = False  # Whether there were files to look into when it looked last.
         self._description = description
         self._since = since or Seen()
         self._expire_after = expire_after

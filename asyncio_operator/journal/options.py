@@ -83,21 +83,13 @@ WHERE = 'a local or mounted path, "s3://bucket/...", "gs://bucket/..." or "hdfs:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place that both Spark and Arrow can write.
+    """A place that both Spark and Arrow can write."""
 
-    Attributes:
-        kind: "local", "s3", "gs" or "hdfs".
-        for_spark: the URL that Spark knows.
-        path: the path on Arrow's file system of that kind.
-        authority: host and port of HDFS; empty for "default", which the configuration of Hadoop names.
-        options: for Arrow's S3 client.
-    """
-
-    kind: str
-    for_spark: str
-    path: str
-    authority: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    kind: str  # "local", "s3", "gs" or "hdfs".
+    for_spark: str  # The URL that Spark knows.
+    path: str  # The path on Arrow's file system of that kind.
+    authority: str = ""  # Host and port of HDFS; empty for "default", which the configuration of Hadoop names.
+    options: Mapping[str, str] = field(default_factory=dict)  # For Arrow's S3 client.
 
     def __str__(self) -> str:
         """For messages."""

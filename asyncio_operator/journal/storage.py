@@ -159,14 +159,11 @@ class Place:
         path: as the files name it: on a disk it is absolute. The directory need not exist.
         files: what it is on; None: a disk of this machine, or one that is mounted.
         shown: names it in messages; None: its path.
-
-    Attributes:
-        progress: grows within `HANGS_AFTER` seconds while the place is used, or the place hangs.
     """
 
     def __init__(self, path: str, files: Disk | ArrowFiles | None = None, shown: str | None = None) -> None:
         self.shown = shown or path
-        self.progress = 0
+        self.progress = 0  # Grows within `HANGS_AFTER` seconds while the place is used, or the place hangs.
         self._path = path
         self._files = files or Disk()
 

@@ -64,11 +64,6 @@ class JournalWriter:
         clock, monotonic, new_id: see `WorkerProcess`. Files have times in their names.
         drive: called after each `append` instead of starting a thread; it has to see that `write_due` is called when
             `due_in` says so.
-
-    Attributes:
-        run: the text of `_run`; no other writer has it.
-        acknowledged: answers whose files are whole: the first this many that were appended.
-        error: of a write that has failed for good; None so far.
     """
 
     def __init__(
@@ -92,7 +87,7 @@ class JournalWriter:
         self._description = description
         self._columns = columns
         self._id = new_id()[:16]
-        self.run = f"{label}-{self._id}" if label else self._id
+        self.run = f"{label}-{self._id}" if label else self._id  # The text of `_run`; no other writer has it.
         self._flush_every = flush_every
         self._expire_after = expire_after
         self._on_room = on_room
@@ -110,11 +105,11 @@ class JournalWriter:
         self._writing_bytes = 0
         self._oldest = 0.0
         self._appended = 0
-        self.acknowledged = 0
+        self.acknowledged = 0  # Answers whose files are whole: the first this many that were appended.
         self._stalled = False
         self._closed = False
         self._aborted = False
-        self.error: JournalError | None = None
+        self.error: JournalError | None = None  # Of a write that has failed for good; None so far.
         self._ended: Future[None] | None = None
         self._files = 0
 

@@ -59,9 +59,6 @@ class ToLoop(Input):
 
     Args:
         bell: wakes the thread; None: a new one.
-
-    Attributes:
-        closed: whether the reader has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, bell: Bell | None = None) -> None:
@@ -71,7 +68,7 @@ class ToLoop(Input):
         self._room = bell or Bell()
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
-        self.closed = False
+        self.closed = False  # Whether the reader has ended.
         self._error: BaseException | None = None
 
     # -- the thread's side
@@ -160,9 +157,6 @@ class FromLoop:
         limit: the most elements that wait for the thread, but for those of `put_nowait`.
         pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
         bell: wakes the thread; None: a new one.
-
-    Attributes:
-        ended: whether no more elements come.
     """
 
     def __init__(
@@ -179,7 +173,7 @@ class FromLoop:
         self._filled = bell or Bell()
         self._room: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self.ended = False
+        self.ended = False  # Whether no more elements come.
         self._taken_back = 0
         self._process = os.getpid()
 

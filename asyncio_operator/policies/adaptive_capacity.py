@@ -108,15 +108,12 @@ class _Test:
 class Controller:
     """The current limit, and what it is decided from. It is called once for every call that ends, and costs O(1).
 
-    Attributes:
-        limit: the maximum number of calls in flight now, from `minimum` to `maximum`.
-
     In both methods `latency` is the seconds from the start to the end of the call, and `in_flight` is the number of
     calls that were running when it ended, this call included.
     """
 
     def __init__(self, spec: AdaptiveCapacity) -> None:
-        self.limit = spec.initial
+        self.limit = spec.initial  # The maximum number of calls in flight now, from `minimum` to `maximum`.
         self._minimum = spec.minimum
         self._maximum = spec.maximum
         self._base: float | None = None

@@ -65,13 +65,10 @@ class Breaker:
 
     A caller that got True from `allow` must call `succeeded`, `failed` or `abandoned` once, when its call has ended.
     `started` is the time at which that call started.
-
-    Attributes:
-        state: it stays "open" until `allow` lets a probe through.
     """
 
     def __init__(self, spec: CircuitBreaker) -> None:
-        self.state: State = "closed"
+        self.state: State = "closed"  # It stays "open" until `allow` lets a probe through.
         self._ratio = spec.failure_ratio
         self._minimum_calls = spec.minimum_calls
         self._open_for = seconds(spec.open_for)

@@ -86,27 +86,19 @@ calls refuses these, and those that the limit lets start in the time of a call."
 
 
 class Resource:
-    """What a worker holds of one limit.
-
-    Attributes:
-        unit: what calls weigh in; no weight has an empty one, so every call takes the `default`.
-        most: of all workers.
-        default: the weight of a call that says nothing of the unit, or 0.
-        ready: what calls may take now. They take it themselves; `floor`: as far as that, because sums have rounding
-            errors.
-        given: what was ready before they took: at the last look at a stock, or the last message of an amount.
-        call: the weight of the heaviest call that waits for a message.
-        want: what this worker wants to hold.
-        starved: whether calls had to wait for it since the last message.
-    """
+    """What a worker holds of one limit."""
 
     def __init__(self, unit: str, most: float, least: float) -> None:
-        self.unit = unit
-        self.most = most
-        self.default = 1.0 if unit in COUNTED else least
+        self.unit = unit  # What calls weigh in; no weight has an empty one, so every call takes the `default`.
+        self.most = most  # Of all workers.
+        self.default = 1.0 if unit in COUNTED else least  # The weight of a call that says nothing of the unit, or 0.
+        # What calls may take now. They take it themselves, as far as `floor`, because sums have rounding errors.
+        # `given` was ready before they took: at the last look at a stock, or the last message of an amount.
         self.floor = -1e-9 * most
-        self.ready = self.given = self.call = self.want = 0.0
-        self.starved = False
+        self.ready = self.given = 0.0
+        # What this worker wants to hold, and the weight of the heaviest call that waits for a message.
+        self.want = self.call = 0.0
+        self.starved = False  # Whether calls had to wait for it since the last message.
 
     def ready_at(self, units: float, now: float) -> float:
         """When so much may be taken; infinity if not before a reply."""
@@ -148,18 +140,14 @@ class Group(NamedTuple):
 
 
 class Stock(Resource):
-    """The permits for one limit. Permits are in the order in which they were granted, and so in the order of `until`.
-
-    Attributes:
-        usual: the weight of a call, on average between two messages; 0 before the first.
-        debt: what was used beyond estimates, and is not paid.
-    """
+    """The permits for one limit, in the order in which they were granted, and so in the order of `until`."""
 
     def __init__(self, place: int, unit: str, rate: float, per: float, burst: float) -> None:
         super().__init__(unit, rate + burst, LEAST_OF_WINDOW * (rate + burst))
         self.place = place
         self.per = per
-        self.debt = self.usual = self._used_since_message = 0.0
+        self.usual = 0.0  # The weight of a call, on average between two messages; 0 before the first.
+        self.debt = self._used_since_message = 0.0  # What was used beyond estimates, and is not paid.
         self.moved: dict[tuple[float, float | None], float] = {}
         self.permits: deque[Permit] = deque()
         self._looked = -math.inf
@@ -389,17 +377,16 @@ class Slots(Resource):
 
 class Amount(Resource):
     """What may be spent of one unit, and never comes back. Of what this worker holds, running calls have reserved what
-    is not ready.
-
-    Attributes:
-        ended: the estimates of calls that have returned and spent just as much, and are still among those that run.
-        spent: what all workers had spent at the last reply.
-        total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
-    """
+    is not ready."""
 
     def __init__(self, unit: str, most: float) -> None:
         super().__init__(unit, most, LEAST_OF_SUM * most)
-        self.spent = self.total = self.confirmed = self.ended = self._held = self._sent = self._settled = 0.0
+        self.spent = 0.0  # What all workers had spent at the last reply.
+        self.total = self.confirmed = 0.0  # What this worker has spent, and how much of it the coordinator has counted.
+        self.ended = (
+            0.0  # The estimates of calls that have returned and spent just as much, and still count as running.
+        )
+        self._held = self._sent = self._settled = 0.0
 
     def settle(self, estimate: float, used: float) -> None:
         """A call is over that had reserved `estimate`."""
@@ -465,16 +452,12 @@ class Ramp:
     It begins with a part of a window, and grows by one with each answer, as does the congestion window of TCP in its
     slow start (RFC 5681), and with time at the rate of the limits, so slow calls use all of these. It begins again
     after a pause, and falls to what calls in flight have shown lately.
-
-    Attributes:
-        most: how many calls may be in flight.
-        workers: among how many the limits are divided.
     """
 
     def __init__(self, stocks: Sequence[Stock]) -> None:
         self._stocks = stocks
-        self.most = math.inf
-        self.workers = 1
+        self.most = math.inf  # How many calls may be in flight.
+        self.workers = 1  # Among how many the limits are divided.
         self._first = math.inf
         self._rate = self._at = 0.0
 

@@ -64,19 +64,14 @@ class Share:
     Args:
         idle: seconds without runs after which connections to the coordinator are closed.
         worker: names this share to the coordinator; no other has it. None: a name is made.
-
-    Attributes:
-        permits: what is held.
-        over: whether it was closed; another one takes its place.
-        seats: of its runs. `waiting`: those that wait, the first ones first; True: woken, and not heard of since.
     """
 
     def __init__(self, budget: Budget, coordinator: Coordinator, idle: float, worker: str | None = None) -> None:
         # A run may leave when its loop has ended: asyncio.run cancels what is left, and then runs it to its end.
         self._loop = loop = asyncio.get_running_loop()
-        self.over = False
+        self.over = False  # Whether it was closed; another one takes its place.
         self.now = clock = clock_of(loop)
-        self.permits = Permits(budget, worker or os.urandom(16).hex())
+        self.permits = Permits(budget, worker or os.urandom(16).hex())  # What is held.
         self._name = budget.name
         self._patience = seconds(budget.patience)
         self._slotted = budget.in_flight is not None or bool(budget.spend)
@@ -84,6 +79,7 @@ class Share:
         self._longest = {**longest, "retry_after": max(longest.values(), default=LONGEST_WAIT)}
         self._coordinator = coordinator
         self._idle = idle
+        # Of its runs. `waiting`: those that wait, the first ones first; True: woken, and not heard of since.
         self.seats: dict[Seat, None] = {}
         self.waiting: dict[Seat, bool] = {}
         self._served = 0.0
@@ -351,10 +347,6 @@ class Seat:
     Args:
         beside: its place in a second share, to which its calls keep too. What the source says reaches the first, which
             more tasks share.
-
-    Attributes:
-        free: calls that may start without a question.
-        place: among the runs that wait; see the head of this module.
     """
 
     __slots__ = ("_beside", "fail", "free", "news", "permits", "place", "share")
@@ -369,10 +361,11 @@ class Seat:
         self.share = share
         self.permits = share.permits
         self._beside = beside
+        # Calls that may start without a question.
         self.free = share.permits.free if beside is None else FreeStarts(heard=True)
         self.news = news
         self.fail = fail
-        self.place = 0.0
+        self.place = 0.0  # Among the runs that wait; see the head of this module.
         share.join(self)
 
     def leave(self) -> None:
@@ -447,13 +440,11 @@ class Shares:
 
     Args:
         new_id: returns the name of a worker, which no other worker has.
-
-    Attributes:
-        open: the shares, and perhaps some that are over.
     """
 
     def __init__(self, new_id: Callable[[], str] = lambda: os.urandom(16).hex()) -> None:
         self._new_id = new_id
+        # The shares, and perhaps some that are over.
         self.open: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 

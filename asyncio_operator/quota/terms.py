@@ -52,13 +52,7 @@ class Rate(NamedTuple):
 
 
 class Terms:
-    """What is agreed about a budget of this `spec.definition`. Durations are in seconds.
-
-    Attributes:
-        lease: how long a grant may be used: at most half of the shortest window.
-        horizon: a grant may begin this much later than now, at most.
-        shortest, longest: bounds of the time from one message of a worker to its next.
-    """
+    """What is agreed about a budget of this `spec.definition`. Durations are in seconds."""
 
     def __init__(self, definition: Json) -> None:
         self.definition = definition
@@ -66,9 +60,10 @@ class Terms:
         self.in_flight: int | None = definition["in_flight"]
         self.spend: dict[str, float] = definition["spend"]
         shortest = min((limit.per for limit in self.limits), default=2 * LONGEST_LEASE)
+        # How long a grant may be used: at most half of the shortest window.
         self.lease = min(LONGEST_LEASE, max(SHORTEST_LEASE, shortest / 2))
-        self.horizon = 0.6 * self.lease
-        self.longest = 0.4 * self.lease
+        self.horizon = 0.6 * self.lease  # A grant may begin this much later than now, at most.
+        self.longest = 0.4 * self.lease  # The bounds of the time from one message of a worker to its next.
         self.shortest = min(0.05, self.longest)
 
     def __str__(self) -> str:

@@ -34,20 +34,14 @@ ONE: Weights = {"calls": 1.0, "keys": 1.0}
 
 
 class FreeStarts:
-    """Calls of the weight `ONE` that may start without a question, so that the price of a call is a few sums (law G8).
-
-    Attributes:
-        left, until, last: how many may still start, before which time, and when the last of them did.
-        ended: calls that have returned, and that no limit has counted yet.
-        heard: whether a limit has to hear of each end at once, instead of by `ended`.
-    """
+    """Calls of the weight `ONE` that may start without a question, so that a call costs only a few sums (law G8)."""
 
     __slots__ = ("ended", "heard", "last", "left", "until")
 
     def __init__(self, heard: bool = False) -> None:
-        self.left = self.ended = 0
-        self.until = self.last = -inf
-        self.heard = heard
+        self.left = self.ended = 0  # Calls that may still start; those that have returned, and no limit has counted.
+        self.until = self.last = -inf  # Before which time they may start, and when the last of them did.
+        self.heard = heard  # Whether a limit has to hear of each end at once, instead of by `ended`.
 
 
 @dataclass(frozen=True, slots=True)

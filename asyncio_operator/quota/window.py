@@ -39,30 +39,25 @@ class Window:
     Args:
         grain: entries that are leased are rounded up to multiples of it, so that there are few; 0 keeps them exact.
         lease: the longest time from a leased start to its entry.
-
-    Attributes:
-        limit: what the user gave, and what holds unless the source allows less (`allow`).
-        most: units in one window.
-        used: the units of all entries.
-        peak: when the present half second began, the most units that were counted in it, and in the one before.
     """
 
     def __init__(self, limit: Rate, grain: float = 0.0, lease: float = 0.0, now: float = 0.0) -> None:
-        self.limit = limit
+        self.limit = limit  # What the user gave, and what holds unless the source allows less (`allow`).
         self.allow(limit.rate, limit.burst)
+        # When the present half second began, the most units that were counted in it, and in the one before.
         self.peak = [now, 0.0, 0.0]
         self.grain = grain
         # The rounding makes an entry later too.
         self._stretch = lease + grain
         self._ends: deque[float] = deque()
         self._amounts: deque[float] = deque()
-        self.used = 0.0
+        self.used = 0.0  # The units of all entries.
         self._full = -math.inf
 
     def allow(self, rate: float, burst: float) -> None:
         """Keep another limit from now on."""
         self._interval = self.limit.per / rate
-        self.most = rate + burst
+        self.most = rate + burst  # Units in one window.
         # Without a burst the log alone keeps the mean, without rounding errors.
         self._has_bucket = bool(burst)
 

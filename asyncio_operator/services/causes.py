@@ -28,21 +28,13 @@ class TooLargeError(EnricherError):
 
 
 class Cause(NamedTuple):
-    """What an error means.
+    """What an error means."""
 
-    Attributes:
-        text: what happened, and the remedy if there is one.
-        retryable: whether the same call may succeed later; None if that is not known.
-        overload: whether the source has too much to do.
-        any_key: whether every other key would have got the same error. If not, this key may cause it.
-        kind: the class of the error.
-    """
-
-    text: str
-    retryable: bool | None = False
-    overload: bool = False
-    any_key: bool = True
-    kind: type[EnricherError] = EnricherError
+    text: str  # What happened, and the remedy if there is one.
+    retryable: bool | None = False  # Whether the same call may succeed later; None if that is not known.
+    overload: bool = False  # Whether the source has too much to do.
+    any_key: bool = True  # Whether every other key would have got the same error. If not, this key may cause it.
+    kind: type[EnricherError] = EnricherError  # The class of the error.
 
     def error(
         self,

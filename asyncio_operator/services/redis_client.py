@@ -128,10 +128,6 @@ class RedisClient:
         kind: what the URL is called in messages, and how it is checked.
         cluster: whether the URL leads to a node of a cluster, from which the client learns the others. A node that does
             not answer a command within `connect_timeout` is then taken for lost.
-
-    Attributes:
-        url: the URL that was used last, so that it can be hidden in errors.
-        redis: redis-py's client, once it is open.
     """
 
     def __init__(
@@ -148,7 +144,8 @@ class RedisClient:
         self._connect_timeout = connect_timeout
         self._again = again
         self._cluster = cluster
-        self.redis: Any = None
+        self.redis: Any = None  # redis-py's client, once it is open.
+        # The URL that was used last, so that it can be hidden in errors.
         self.url = source if isinstance(source, str) else ""
 
     async def open(self) -> None:

@@ -24,20 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecretSource(Generic[T]):
-    """An argument that is a secret, or a function without arguments that returns it.
+    """An argument that is a secret, or a function without arguments that returns it."""
 
-    Args:
-        argument: its name, such as ``dsn``.
-        what: what it is, in words.
-        check: returns the value that it gets, if that is valid; otherwise it raises a `ConfigurationError` that shows
-            no part of the value.
-        may_await: whether the function may be asynchronous.
-    """
-
-    argument: str
-    what: str
+    argument: str  # Its name, such as ``dsn``.
+    what: str  # What it is, in words.
+    # Returns the value that it gets, if that is valid; else it raises a `ConfigurationError` that shows no part of it.
     check: Callable[[object], T]
-    may_await: bool = False
+    may_await: bool = False  # Whether the function may be asynchronous.
 
     def check_source(self, source: object) -> None:
         """ConfigurationError if the argument that a user passed is invalid, or a function that could never return it.

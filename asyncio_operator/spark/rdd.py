@@ -103,18 +103,12 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """A function for `mapPartitions`. It is sent to the workers.
-
-    Attributes:
-        options: options of the operator.
-        watch: seconds between two checks that the results are still read.
-        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
-    """
+    """A function for `mapPartitions`. It is sent to the workers."""
 
     function: Any
-    options: dict[str, Any]
-    watch: float = WATCH_INTERVAL
-    propagated: Propagated | None = None
+    options: dict[str, Any]  # Options of the operator.
+    watch: float = WATCH_INTERVAL  # Seconds between two checks that the results are still read.
+    propagated: Propagated | None = None  # The driver's trace context, and the function that sets up OpenTelemetry.
 
     def operator(self, timers: OperatorTimers | None = None) -> AsyncWaitOperator:
         """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""

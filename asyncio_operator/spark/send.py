@@ -277,9 +277,6 @@ NO_KEY = "a part of its key is null, or a value that Python cannot hold"
 class SendTask:
     """A function for `mapInArrow`. It is sent to the workers.
 
-    Attributes:
-        __name__: the label of the stage, which Spark shows in its plans.
-
     Args:
         task: its last columns are those of `RowCalls`, and the status column.
         stops: the task ends after the first row that is not sent.
@@ -288,7 +285,7 @@ class SendTask:
     def __init__(self, task: EnrichTask, stops: bool) -> None:
         self._task = task
         self._stops = stops
-        self.__name__ = f"send: {stage_name(task)}"
+        self.__name__ = f"send: {stage_name(task)}"  # The label of the stage, which Spark shows in its plans.
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that were not sent, and the numbers."""

@@ -158,13 +158,7 @@ _Store = Callable[[bytes, Stored], None]
 
 
 class LivingEntries(Entries):
-    """What lives of a table whose codec stamps its entries: reads remove what has expired, writes begin a life.
-
-    Attributes:
-        table: the entries with their timestamps.
-        milliseconds: the time to live.
-        every_record: whether a change of key is an access too.
-    """
+    """What lives of a table whose codec stamps its entries: reads remove what has expired, writes begin a life."""
 
     def __init__(self, backend: Any, table: Table, ttl: StateTtlConfig) -> None:
         self.backend, self.table, self.codec = backend, table, table.codec
@@ -174,6 +168,7 @@ class LivingEntries(Entries):
         self._return_expired = ttl.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         self.strategy = ttl.strategy
         incremental = ttl.strategy(CleanupIncrementally)
+        # Whether a change of key is an access too.
         self.every_record = incremental is not None and incremental.every_record
         # Where a read may return an expired entry, each access cleans up at once: otherwise what a read returns would
         # depend on how many looks were put off.

@@ -47,17 +47,12 @@ _ANSWERED = "_asyncio_operator_http_status"
 
 class Notes:
     """While it is entered, keeps what calls of this context say about themselves, and passes it on to the notes in
-    which it is.
-
-    Attributes:
-        said: the attributes; those that were said last.
-        http_status: of the answers; None if there was none, or they differ: then nothing tells whose it is.
-    """
+    which it is."""
 
     __slots__ = ("_mark", "_outer", "_statuses", "said")
 
     def __init__(self) -> None:
-        self.said: dict[str, str | int] = {}
+        self.said: dict[str, str | int] = {}  # The attributes; those that were said last.
         self._statuses: set[str | int] = set()
 
     def __enter__(self) -> Notes:
@@ -81,5 +76,6 @@ class Notes:
 
     @property
     def http_status(self) -> int | None:
+        """Of the answers; None if there was none, or they differ: then nothing tells whose it is."""
         status = next(iter(self._statuses)) if len(self._statuses) == 1 else None
         return status if type(status) is int else None

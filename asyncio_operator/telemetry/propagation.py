@@ -31,15 +31,11 @@ SetUp = tuple[Callable[[], object], str]
 
 @dataclass(frozen=True, slots=True)
 class Propagated:
-    """What a task has of the driver. It is sent to the workers.
+    """What a task has of the driver. It is sent to the workers."""
 
-    Attributes:
-        headers: the trace context of the driver, as W3C's headers: ``traceparent`` and perhaps ``tracestate``.
-        set_up: None if workers are set up in another way, or not at all.
-    """
-
+    # The trace context of the driver, as W3C's headers: ``traceparent`` and perhaps ``tracestate``.
     headers: Mapping[str, str]
-    set_up: SetUp | None
+    set_up: SetUp | None  # None if workers are set up in another way, or not at all.
 
 
 _chosen: SetUp | None = None

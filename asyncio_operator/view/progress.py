@@ -26,17 +26,12 @@ Tasks = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a job has done.
+    """What a job has done."""
 
-    Attributes:
-        seconds: since the start.
-        rate: rows a second since the last moment.
-    """
-
-    seconds: float
+    seconds: float  # Since the start.
     tasks: Tasks
     figures: EnrichmentStatistics
-    rate: float
+    rate: float  # Rows a second since the last moment.
 
     def line(self) -> str:
         """All figures, for a file."""

@@ -47,37 +47,24 @@ MOST_SERVERS = 16
 
 
 class Stored(NamedTuple):
-    """What a server has of one budget.
+    """What a server has of one budget."""
 
-    Attributes:
-        version: changes with the text; empty if nothing is stored.
-        text: empty if nothing is stored.
-        mailbox: messages that wait, by identity: the server's seconds at which each was posted, a space, and the
-            message.
-        now: the server's seconds.
-        server: names the server as long as it loses nothing that was written; empty if that is not known.
-    """
-
-    version: str
-    text: str
+    version: str  # Changes with the text; empty if nothing is stored.
+    text: str  # Empty if nothing is stored.
+    # Messages that wait, by identity: the server's seconds at which each was posted, a space, and the message.
     mailbox: Mapping[str, str]
-    now: float
-    server: str = ""
+    now: float  # The server's seconds.
+    server: str = ""  # Names the server as long as it loses nothing that was written; empty if that is not known.
 
 
 class Content(NamedTuple):
-    """What is stored of one budget.
-
-    Attributes:
-        state: of the budget.
-        answered: by client, of its last answered message: its identity, the time of the answer, and the reply, or None
-            if the client has it already. Kept for `KEPT` seconds, longer than a message waits.
-        servers: names of the servers that have written it, the latest last.
-    """
+    """What is stored of one budget."""
 
     state: Any
+    # By client, of its last answered message: its identity, the time of the answer, and the reply, or None if the
+    # client has it already. Kept for `KEPT` seconds, longer than a message waits.
     answered: dict[str, list[Any]]
-    servers: list[str]
+    servers: list[str]  # Names of the servers that have written it, the latest last.
 
 
 class ServerCoordinator(ABC):
@@ -86,12 +73,9 @@ class ServerCoordinator(ABC):
     Args:
         shown: names the server in messages, without secrets.
         place: names what holds the text.
-
-    Attributes:
-        lost: the errors of a lost connection.
     """
 
-    lost: tuple[type[Exception], ...] = ()
+    lost: tuple[type[Exception], ...] = ()  # The errors of a lost connection.
 
     def __init__(self, shown: str, place: str, answer: Answer, clock: Clock = monotonic) -> None:
         self.shown = shown

@@ -41,17 +41,11 @@ MANY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What all tasks of a job may use together.
+    """What all tasks of a job may use together."""
 
-    Attributes:
-        budget: as the user gave it.
-        rate: `rate_limit` as a budget; its name is that of no other.
-        tasks_at_once: the number of tasks that share the limits where they do not reach the driver; None: as many as
-            the cluster has slots.
-    """
-
-    budget: Budget | None
-    rate: Budget | None
+    budget: Budget | None  # As the user gave it.
+    rate: Budget | None  # `rate_limit` as a budget; its name is that of no other.
+    # The tasks that share the limits where they do not reach the driver; None: as many as the cluster has slots.
     tasks_at_once: int | None
 
     @classmethod

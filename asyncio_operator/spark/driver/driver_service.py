@@ -53,9 +53,6 @@ class DriverService:
         bind: the address to listen at.
         port: 0: any free one.
         alive: whether the application still runs; else the service ends.
-
-    Attributes:
-        address: where workers find it.
     """
 
     def __init__(
@@ -68,6 +65,7 @@ class DriverService:
         # Where it binds to `::`, workers with addresses of IPv4 connect too.
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         self._listening = socket.create_server(address, family=family, backlog=1000, dualstack_ipv6=both)
+        # Where workers find it.
         self.address = DriverAddress(host, self._listening.getsockname()[1], secrets.token_bytes(TOKEN_BYTES))
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()

@@ -52,14 +52,11 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """The keys with the smallest hashes. Which keys are kept depends only on their hashes, so sketches can be merged.
+    """The keys with the smallest hashes. Which are kept depends only on the hashes, so sketches can be merged."""
 
-    Attributes:
-        hashes: at most `SIZE`, in ascending order.
-        batches: for each key, the number of batches that contain it.
-    """
-
+    # At most `SIZE`, in ascending order.
     hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    # For each key, the number of batches that contain it.
     batches: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def merged(self, other: Sketch) -> Sketch:
@@ -88,27 +85,18 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class TaskFigures:
-    """What one task would look up.
-
-    Attributes:
-        rows, nulls: input rows, and those whose key has a null.
-        cut: there are more rows, which were not read.
-        lookups: distinct keys of each batch of rows, added up.
-        asked, calls: those that the task does not remember, and the number of calls for them.
-        misses, miss_calls: the same for keys that are not in a cache, which is empty at the start of the task.
-        hashes, batches: the bytes of its `Sketch`.
-    """
+    """What one task would look up."""
 
     partition: int
-    rows: int
+    rows: int  # Input rows, and those whose key has a null:
     nulls: int
-    cut: bool
-    lookups: int
-    asked: int
+    cut: bool  # There are more rows, which were not read.
+    lookups: int  # Distinct keys of each batch of rows, added up.
+    asked: int  # Those that the task does not remember, and the number of calls for them:
     calls: int
-    misses: int
+    misses: int  # The same for keys that are not in a cache, which is empty at the start of the task.
     miss_calls: int
-    hashes: bytes
+    hashes: bytes  # The bytes of its `Sketch`.
     batches: bytes
 
     @property
@@ -119,19 +107,12 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A function for `mapInArrow`. It is sent to the workers.
+    """A function for `mapInArrow`. It is sent to the workers."""
 
-    Attributes:
-        sample: rows to read at least; a batch is always read as a whole.
-        max_batch: keys in one call.
-        cache_rows: the maximum number of keys in the cache.
-        remembered: the maximum number of keys that a task remembers.
-    """
-
-    sample: int
-    max_batch: int
-    cache_rows: int
-    remembered: int = 0
+    sample: int  # Rows to read at least; a batch is always read as a whole.
+    max_batch: int  # Keys in one call.
+    cache_rows: int  # The maximum number of keys in the cache.
+    remembered: int = 0  # The maximum number of keys that a task remembers.
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields one row of `SCHEMA`."""

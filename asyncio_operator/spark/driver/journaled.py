@@ -278,21 +278,14 @@ AS_WRITTEN = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A journal at one moment.
-
-    Attributes:
-        live: the names of the files that must be read, older ones first.
-        nbytes: their size.
-        seen: the names of all whole files: `live` has their answers.
-        is_whole: whether all files are whole.
-    """
+    """A journal at one moment."""
 
     location: Location
     description: Description
-    live: Sequence[str]
-    nbytes: int
-    seen: Sequence[str]
-    is_whole: bool = True
+    live: Sequence[str]  # The names of the files that must be read, older ones first.
+    nbytes: int  # Their size.
+    seen: Sequence[str]  # The names of all whole files: `live` has their answers.
+    is_whole: bool = True  # Whether all files are whole.
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one."""

@@ -119,19 +119,13 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A run that is going on, or has ended without success, as it reported last.
-
-    Attributes:
-        state: see `Run.state_at`.
-        age: seconds since the report.
-        in_flight: 0 unless the state is "running".
-    """
+    """A run that is going on, or has ended without success, as it reported last."""
 
     label: str
     origin: Origin
-    state: str
-    age: float
-    in_flight: int
+    state: str  # See `Run.state_at`.
+    age: float  # Seconds since the report.
+    in_flight: int  # 0 unless the state is "running".
     figures: Figures
 
 

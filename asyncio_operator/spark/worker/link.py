@@ -44,30 +44,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnrichTask:
-    """One lookup of a stage.
-
-    Attributes:
-        fingerprint: fingerprint of the enricher. Tasks with equal ones share a client.
-        reporting: reports the figures of the task.
-        tracing: where the trace of the task goes.
-        answers: all columns of the enricher. The cache keeps only answers that fit them.
-        owner: the owner of cached answers (`cache_owner`).
-        tables: the tables of an enricher that answers in columns.
-        journal: keeps answers for later tasks, and has those of earlier ones.
-        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
-    """
+    """One lookup of a stage."""
 
     enricher: Enricher
-    fingerprint: str
+    fingerprint: str  # Fingerprint of the enricher. Tasks with equal ones share a client.
     layout: Layout
     options: LookupOptions
-    answers: pa.Schema
-    owner: str
-    reporting: Reporting | None = None
-    tracing: Tracing | None = None
-    tables: AnswerTables | None = None
-    journal: JournalTask | None = None
-    propagated: Propagated | None = None
+    answers: pa.Schema  # All columns of the enricher. The cache keeps only answers that fit them.
+    owner: str  # The owner of cached answers (`cache_owner`).
+    reporting: Reporting | None = None  # Reports the figures of the task.
+    tracing: Tracing | None = None  # Where the trace of the task goes.
+    tables: AnswerTables | None = None  # The tables of an enricher that answers in columns.
+    journal: JournalTask | None = None  # Keeps answers for later tasks, and has those of earlier ones.
+    propagated: Propagated | None = None  # The driver's trace context, and the function that sets up OpenTelemetry.
 
     def of_keys(self) -> EnrichTask:
         """The same task for an input that has only key columns."""
@@ -86,9 +75,6 @@ class Link:
         label: tells its keys in a trace from those of other links; may be empty.
         place: names the task of Spark.
         process: runs the task.
-
-    Attributes:
-        on_left: called on the loop when all of a batch was taken.
     """
 
     def __init__(self, task: EnrichTask, label: str, place: str, process: WorkerProcess) -> None:
@@ -103,7 +89,7 @@ class Link:
         self._enrichment = Enrichment(task.layout, missing, cheap, held=not whole)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
-        self.on_left: Callable[[KeyBatch], None] | None = None
+        self.on_left: Callable[[KeyBatch], None] | None = None  # Called on the loop when all of a batch was taken.
         journal = task.journal
         self._journal = None
         if journal is not None:

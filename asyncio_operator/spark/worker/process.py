@@ -107,28 +107,21 @@ copies, of a task before it. Tasks of a few calls would never know which call is
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """What tasks use of their process.
+    """What tasks use of their process."""
 
-    Attributes:
-        loop: returns the loop that runs the tasks.
-        readers: of journals, by all that decides what they read.
-        wall, monotonic: see `clock`.
-        start: does work that blocks, beside the loop; gets a name for its thread.
-        new_id: returns 32 hexadecimal digits that no other call returns.
-        drive: see `JournalWriter`.
-    """
-
-    loop: Callable[[], asyncio.AbstractEventLoop]
+    loop: Callable[[], asyncio.AbstractEventLoop]  # Returns the loop that runs the tasks.
     shares: Shares
     clients: Clients = field(default_factory=partial(Lent, end=Client.close))
     caches: Caches = field(default_factory=new_caches)
+    # Of journals, by all that decides what they read.
     readers: Lent[object, JournalReader] = field(default_factory=partial(Lent, together=False, most=MOST_READERS))
     hedgers: Lent[tuple[str, Hedge], Hedger] = field(default_factory=hedgers)
-    wall: Clock = wall
+    wall: Clock = wall  # See `clock`, also for the next one.
     monotonic: Clock = monotonic
+    # Does work that blocks, beside the loop; gets a name for its thread.
     start: Callable[[Callable[[], None], str], None] = start_thread
-    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
-    drive: Callable[[JournalWriter], object] | None = None
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex  # Returns 32 hexadecimal digits that no other call returns.
+    drive: Callable[[JournalWriter], object] | None = None  # See `JournalWriter`.
 
     @asynccontextmanager
     async def opened(self, fingerprint: str, enricher: Enricher) -> AsyncIterator[Enricher]:

@@ -60,41 +60,27 @@ MicroBatch = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The run of a lookup in a task.
+    """The run of a lookup in a task."""
 
-    Attributes:
-        enrichment: tells apart the calls of `enrich`.
-        stage, partition: the rows. Every attempt for them gives the same rows.
-        attempt: number of the task's attempt, different for all attempts of an application.
-        run: tells apart the runs of one attempt. If Spark coalesces partitions, a task runs the lookup for each.
-    """
-
-    enrichment: str
-    stage: int
+    enrichment: str  # Tells apart the calls of `enrich`.
+    stage: int  # With the partition: the rows. Every attempt for them gives the same rows.
     partition: int
-    attempt: int
-    run: str
+    attempt: int  # Number of the task's attempt, different for all attempts of an application.
+    run: str  # Tells apart the runs of one attempt. If Spark coalesces partitions, a task runs the lookup for each.
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a run has done since it began.
+    """What a run has done since it began."""
 
-    Attributes:
-        part: name of the part of the metrics; "" for none.
-        batch: the micro-batch; None outside of streams.
-        origin: None outside of Spark.
-        state: "running"; "ended" by Spark, or because all is done; "failed"; or "succeeded", which is known when Spark
-            passes on the report of a whole task.
-        in_flight: calls that run now.
-    """
-
-    part: str
-    batch: MicroBatch | None
+    part: str  # Name of the part of the metrics; "" for none.
+    batch: MicroBatch | None  # None outside of streams.
     figures: Figures
-    origin: Origin | None = None
+    origin: Origin | None = None  # None outside of Spark.
+    # "running"; "ended" by Spark, or because all is done; "failed"; or "succeeded", which is known when Spark passes on
+    # the report of a whole task.
     state: str = "succeeded"
-    in_flight: int = 0
+    in_flight: int = 0  # Calls that run now.
 
     def as_json(self) -> list[Any]:
         """What `of_json` reads."""
@@ -137,17 +123,12 @@ class Tracing:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Reports the figures of tasks. It is sent to the workers.
-
-    Attributes:
-        part: name of the part of the metrics; "" for none.
-        enrichment: tells apart the calls of `enrich`.
-        live: the driver, which gets the figures of running tasks; None: it gets them only when tasks have ended.
-    """
+    """Reports the figures of tasks. It is sent to the workers."""
 
     destination: Destination
-    part: str
-    enrichment: str
+    part: str  # Name of the part of the metrics; "" for none.
+    enrichment: str  # Tells apart the calls of `enrich`.
+    # The driver, which gets the figures of running tasks; None: it gets them only when tasks have ended.
     live: DriverAddress | None = None
 
     def begin(self, figures: Callable[[], Figures], in_flight: Callable[[], int]) -> TaskReporter:
@@ -171,13 +152,10 @@ class TaskReporter:
     Args:
         report: returns the figures so far, as a report of a running task.
         live: see `Reporting`.
-
-    Attributes:
-        over: the last report of a run that has ended.
     """
 
     def __init__(self, destination: Destination, report: Callable[[], TaskReport], live: DriverAddress | None) -> None:
-        self.over: TaskReport | None = None
+        self.over: TaskReport | None = None  # The last report of a run that has ended.
         self._destination = destination
         self._report = report
         self._live = live

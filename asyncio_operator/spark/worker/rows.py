@@ -40,36 +40,22 @@ from asyncio_operator.spark.worker.output_batches import columns_of, pick, piece
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of input and output.
+    """The columns of input and output."""
 
-    Attributes:
-        keys: positions of the key columns in the input, in the order of a key's parts.
-        found: the fields that a found row adds, with the enricher's names.
-        inner: rows without a match are dropped.
-        required: a row without a match fails the task.
-        drop_failed: rows whose lookup failed are dropped.
-        status: whether a status column follows.
-        event_time: position of the column whose times form the segments of unordered mode; None: one segment.
-        delay: the largest distance between times of one segment, in the unit of that column.
-        declared: the names of all columns of the enricher; None: those of `found`.
-        optional: the parts of a key that may be null.
-        as_of: which of the rows of a key is the one of an input row.
-        hidden: the last field of `found` is only for `as_of`.
-        refusals: the first field of `found` says that an answer is a refusal. It counts as failed, as a null key does.
-    """
-
-    keys: tuple[int, ...]
-    found: pa.Schema
-    inner: bool = False
-    required: bool = False
-    drop_failed: bool = False
-    status: bool = False
+    keys: tuple[int, ...]  # Positions of the key columns in the input, in the order of a key's parts.
+    found: pa.Schema  # The fields that a found row adds, with the enricher's names.
+    inner: bool = False  # Rows without a match are dropped.
+    required: bool = False  # A row without a match fails the task.
+    drop_failed: bool = False  # Rows whose lookup failed are dropped.
+    status: bool = False  # Whether a status column follows.
+    # Position of the column whose times form the segments of unordered mode; None: one segment.
     event_time: int | None = None
-    delay: int = 0
-    declared: tuple[str, ...] | None = None
-    optional: tuple[int, ...] = ()
-    as_of: AsOf | None = None
-    hidden: bool = False
+    delay: int = 0  # The largest distance between times of one segment, in the unit of that column.
+    declared: tuple[str, ...] | None = None  # The names of all columns of the enricher; None: those of `found`.
+    optional: tuple[int, ...] = ()  # The parts of a key that may be null.
+    as_of: AsOf | None = None  # Which of the rows of a key is the one of an input row.
+    hidden: bool = False  # The last field of `found` is only for `as_of`.
+    # The first field of `found` says that an answer is a refusal. It counts as failed, as a null key does.
     refusals: bool = False
 
     @property
@@ -90,21 +76,16 @@ MOSTLY_DISTINCT = 0.75
 
 
 class Rows:
-    """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
-
-    Attributes:
-        number: of the batch in its partition, from 0.
-        segments: with event time, the segment number of each row.
-        keys_ready: the number of keys that had an outcome when it was last asked which rows may leave.
-    """
+    """A batch of rows, with the number of each row's key (-1 if a part of it is null), and which rows have left."""
 
     __slots__ = ("batch", "key_of", "keys_left", "keys_ready", "left", "number", "segments")
 
     def __init__(self, batch: pa.RecordBatch, key_of: Ints, number: int, segments: Ints) -> None:
-        self.number = number
-        self.segments = segments
+        self.number = number  # Of the batch in its partition, from 0.
+        self.segments = segments  # With event time, the segment number of each row.
         self.batch = batch
         self.key_of = key_of
+        # `keys_ready` had an outcome when it was last asked which rows may leave.
         self.keys_left = self.keys_ready = 0
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 

@@ -68,20 +68,14 @@ noting it."""
 
 @dataclass(frozen=True, slots=True)
 class JournalTask:
-    """What a task needs to know of its journal: plain data, made on the driver.
-
-    Attributes:
-        seen: the files whose answers the input has as a column.
-        column: whether it has one.
-        application: begins the text of `_run`.
-        generation: how often the driver has found the journal empty. What a worker keeps of an earlier one is old.
-    """
+    """What a task needs to know of its journal: plain data, made on the driver."""
 
     journal: Journal
     description: Description
-    seen: Seen
-    column: bool
-    application: str
+    seen: Seen  # The files whose answers the input has as a column.
+    column: bool  # Whether it has one.
+    application: str  # Begins the text of `_run`.
+    # How often the driver has found the journal empty. What a worker keeps of an earlier one is old.
     generation: int = 0
 
 
@@ -95,16 +89,13 @@ class TaskJournal(KnownAnswers):
         timed: outcomes say where they came from.
         label: the task, for the text of `_run`.
         process: runs the task.
-
-    Attributes:
-        column: whether the input has the column of known answers.
     """
 
     source = "journal"
 
     def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> None:
         journal, location = task.journal, task.journal.location
-        self.column = task.column
+        self.column = task.column  # Whether the input has the column of known answers.
         self._location = location
         self._expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
         self._task = task

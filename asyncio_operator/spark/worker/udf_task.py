@@ -51,25 +51,16 @@ REMEDY = '; on_error="null" lets the job go on without'
 
 @dataclass(frozen=True, slots=True)
 class UdfTask:
-    """A function of an iterator of Arrow arrays, or of tuples of arrays. It is sent to the workers.
+    """A function of an iterator of Arrow arrays, or of tuples of arrays. It is sent to the workers."""
 
-    Attributes:
-        name: name of the user's function, for messages.
-        spread: a coroutine function that gets the columns as its arguments, so a row is a tuple, also of one value; or
-            None.
-        kind: the type of the results, with all fields nullable.
-        fail: whether a result that does not fit ends the task; otherwise it becomes null.
-        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
-        idempotent: whether calls may be made ahead of the rows that Spark takes (law X15).
-    """
-
-    name: str
+    name: str  # Name of the user's function, for messages.
     operator: AsyncWaitOperator
+    # A coroutine function that gets the columns as its arguments, so a row is a tuple, also of one value; or None.
     spread: Callable[..., Any] | None
-    kind: pa.DataType
-    fail: bool
-    propagated: Propagated | None = None
-    idempotent: bool = True
+    kind: pa.DataType  # The type of the results, with all fields nullable.
+    fail: bool  # Whether a result that does not fit ends the task; otherwise it becomes null.
+    propagated: Propagated | None = None  # The driver's trace context, and the function that sets up OpenTelemetry.
+    idempotent: bool = True  # Whether calls may be made ahead of the rows that Spark takes (law X15).
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         """The results for the rows of `batches`."""
@@ -131,10 +122,6 @@ class Results:
         name: name of the user's function.
         kind: the type of the results, with all fields nullable.
         on_misfit: makes the error for a row whose result does not fit; None: such a result becomes null.
-
-    Attributes:
-        batches: those of which rows were read and not all results have left. The loop adds.
-        came: the results that this has not taken yet. The loop adds.
     """
 
     def __init__(self, name: str, kind: pa.DataType, on_misfit: Callable[[str, ResultError], Exception] | None) -> None:
@@ -144,8 +131,9 @@ class Results:
         self._several = pa.types.is_struct(kind)
         self._fields = pa.schema(list(kind) if self._several else [pa.field(name, kind)])
         self._read = row_reader(self._fields)
+        # Those of which rows were read and not all results have left. The loop adds.
         self.batches: deque[Batch] = deque()
-        self.came: deque[Any] = deque()
+        self.came: deque[Any] = deque()  # The results that this has not taken yet. The loop adds.
         # Of the first batch: the results that have left, and those that are ready to leave.
         self._left = 0
         self._ready: list[Any] = []
@@ -290,13 +278,10 @@ class Batch:
 
     Rows are made one by one. If all ten thousand were made at once and kept until their calls have ended, Python's
     garbage collector would be busy with them.
-
-    Attributes:
-        bare: whether a row is the value of the only column; otherwise it is a tuple.
     """
 
     columns: list[list[Any]]
-    bare: bool
+    bare: bool  # Whether a row is the value of the only column; otherwise it is a tuple.
 
     def __len__(self) -> int:
         return len(self.columns[0])

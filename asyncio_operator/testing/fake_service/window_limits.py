@@ -160,23 +160,14 @@ class ExceededWindow(NamedTuple):
 
 
 class LimitState(NamedTuple):
-    """What a limit allows at a moment.
+    """What a limit allows at a moment."""
 
-    Attributes:
-        unit: what is counted.
-        allowed: units in a window.
-        per: seconds of a window.
-        remaining: units that are left.
-        next_after: seconds until more units are left.
-        full_after: seconds until all units are left.
-    """
-
-    unit: str
-    allowed: float
-    per: float
-    remaining: float
-    next_after: float
-    full_after: float
+    unit: str  # What is counted.
+    allowed: float  # Units in a window.
+    per: float  # Seconds of a window.
+    remaining: float  # Units that are left.
+    next_after: float  # Seconds until more units are left.
+    full_after: float  # Seconds until all units are left.
 
     @property
     def name(self) -> str:
@@ -292,14 +283,10 @@ def _amounts(paths: Mapping[str, str], body: bytes) -> dict[str, float]:
 
 
 class Style(NamedTuple):
-    """How a provider reports its limits.
+    """How a provider reports its limits."""
 
-    Attributes:
-        headers: the headers for the limits as they are.
-        refusal: the answer for a request beyond a limit that has to wait for so long, in seconds.
-    """
-
-    headers: Callable[[Sequence[LimitState]], dict[str, str]]
+    headers: Callable[[Sequence[LimitState]], dict[str, str]]  # The headers for the limits as they are.
+    # The answer for a request beyond a limit that has to wait for so long, in seconds.
     refusal: Callable[[LimitState, float], FakeAnswer]
 
 
