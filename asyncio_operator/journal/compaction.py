@@ -28,14 +28,9 @@ from asyncio_operator.journal.storage import Place
 
 logger = logging.getLogger("asyncio_operator.journal")
 
-PART_LIFE = 86_400.0
-"""Seconds after which a file that never got its name is deleted. No write takes a day."""
-
-SAMPLED = 8
-"""Files of which a row group is read to estimate the memory of all rows."""
-
-TRIES = 3
-"""A compaction starts anew if another one deletes a file that it reads."""
+PART_LIFE = 86_400.0  # Seconds after which a file that never got its name is deleted. No write takes a day.
+SAMPLED = 8  # Files of which a row group is read to estimate the memory of all rows.
+TRIES = 3  # A compaction starts anew if another one deletes a file that it reads.
 
 
 class Compacted(NamedTuple):

@@ -168,11 +168,8 @@ def open_file(place: Place, name: str, description: Description) -> DataFile | N
     raise StateError(f"the file {shown} {problem}: remove it, or use another path for the journal")
 
 
-_END = b"PAR1"
-"""The first four bytes of a Parquet file, and the last ones of a complete file."""
-
-_LEAST = 12
-"""Bytes of a Parquet file without a footer. A shorter file that ends with `_END` has only begun."""
+_END = b"PAR1"  # The first four bytes of a Parquet file, and the last ones of a complete file.
+_LEAST = 12  # Bytes of a Parquet file without a footer. A shorter file that ends with `_END` has only begun.
 
 
 def _is_ended(tail: bytes, size: int) -> bool:
@@ -184,8 +181,7 @@ def _is_ended(tail: bytes, size: int) -> bool:
     return size >= _LEAST and changed.bit_count() <= 1
 
 
-_TAIL = 8192
-"""Bytes at the end of a file, in which its footer is unless it has tens of columns or of row groups."""
+_TAIL = 8192  # Bytes at the end of a file, in which its footer is unless it has tens of columns or of row groups.
 
 
 def _tail(file: pa.NativeFile) -> bytes:

@@ -47,8 +47,7 @@ FORMAT = 1
 
 ANSWERS, COMPACTED = "answers", "compacted"
 
-DIRECTORY = "_journal"
-"""Of descriptions and records."""
+DIRECTORY = "_journal"  # Of descriptions and records.
 
 METADATA = b"asyncio_operator.journal"
 
@@ -80,8 +79,7 @@ ABOUT = pa.schema(
 MEGABYTE = 1 << 20
 
 
-WIDEST = pa.decimal128(38, 18)
-"""For decimals that have more digits than Spark's."""
+WIDEST = pa.decimal128(38, 18)  # For decimals that have more digits than Spark's.
 
 
 class JournalError(AsyncOperatorError):
@@ -205,8 +203,7 @@ def _in_footer(text: bytes) -> bytes:
     return bytes([0x18, len(text)]) + text
 
 
-_SEAL = _in_footer(CHECKSUM) + _in_footer(_NO_CHECKSUM)[:2]
-"""Before the digits of the checksum."""
+_SEAL = _in_footer(CHECKSUM) + _in_footer(_NO_CHECKSUM)[:2]  # Before the digits of the checksum.
 
 
 def stored_key_type(kind: pa.DataType) -> pa.DataType:

@@ -37,26 +37,16 @@ ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
 CODE = "_key of a search"
 
-UNKNOWN = -1
-"""The count of a key without an answer."""
-
-TRIES = 3
-"""Files may be deleted again while a new listing is read."""
-
-MOST_BYTES = 64 * MEGABYTE
-"""Of keys and of their index: about three million numbers."""
-
-PER_ROW = 12
-"""Bytes of the index for a row."""
-
-LIST_AGAIN = 1.0
-"""Seconds after which a task looks for new files at the earliest."""
+UNKNOWN = -1  # The count of a key without an answer.
+TRIES = 3  # Files may be deleted again while a new listing is read.
+MOST_BYTES = 64 * MEGABYTE  # Of keys and of their index: about three million numbers.
+PER_ROW = 12  # Bytes of the index for a row.
+LIST_AGAIN = 1.0  # Seconds after which a task looks for new files at the earliest.
 
 MOST_LISTING = 50
 """It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
 
-FEWEST, MOST = 10, 10_000
-"""Keys of one question."""
+FEWEST, MOST = 10, 10_000  # Keys of one question.
 
 AHEAD = 0.5
 """Seconds for which the keys of one question last: files that come later have answers for the others. If questions take

@@ -36,8 +36,7 @@ FULL_FILE = 16 * MEGABYTE
 MOST_WAITING = 64 * MEGABYTE
 """Bytes from which there is no room. A place that takes less than a worker gets holds that worker up, and no more."""
 
-PATIENCE = 60.0
-"""Seconds for which a failing write is repeated. Object stores recover from an overload in less."""
+PATIENCE = 60.0  # Seconds for which a failing write is repeated. Object stores recover from an overload in less.
 
 ABSENT = 5.0
 """Seconds for which a journal that is not there is looked for: a mounted place may show late what the driver made."""

@@ -37,30 +37,20 @@ _SAMPLES = 20
 """The minimum number of calls in a round. With a larger limit it is half of the limit, and all of it for a test."""
 _PRECISION = 0.12
 """A round's latency is certain if its standard error is below this part of it. Jitter makes a round longer."""
-_PARTS = 16
-"""A round whose latency is uncertain is looked at again when this part of its calls has come in addition."""
-_ENOUGH = 1000
-"""After this number of calls the latency counts as certain, whatever its scatter."""
-_RESOLUTION = 1e-6
-"""Seconds; shorter latencies are not distinguished."""
-_NEAR = 1.25
-"""Up to this multiple of the base, a latency counts as the base."""
-_FAR = 2.0
-"""Above this multiple of the base, calls certainly queue, or the service has changed."""
-_STILL = 1.1
-"""A latency that is this much above the last round's is still growing, so a test would measure too early."""
-_PATIENCE = 4
-"""The maximum number of rounds for which a growing latency is waited for."""
-_HELPED = 1.2
-"""A fall has helped fully if latency fell by the same factor as the limit, up to this tolerance."""
+_PARTS = 16  # A round whose latency is uncertain is looked at again when this part of its calls has come in addition.
+_ENOUGH = 1000  # After this number of calls the latency counts as certain, whatever its scatter.
+_RESOLUTION = 1e-6  # Seconds; shorter latencies are not distinguished.
+_NEAR = 1.25  # Up to this multiple of the base, a latency counts as the base.
+_FAR = 2.0  # Above this multiple of the base, calls certainly queue, or the service has changed.
+_STILL = 1.1  # A latency that is this much above the last round's is still growing, so a test would measure too early.
+_PATIENCE = 4  # The maximum number of rounds for which a growing latency is waited for.
+_HELPED = 1.2  # A fall has helped fully if latency fell by the same factor as the limit, up to this tolerance.
 _HEADROOM = 1.35
 """The limit as a multiple of the level at which calls begin to queue, so that no worker of the service is idle."""
-_TRUST = 3
-"""The number of tests that may end at a known base. The next test looks below it again."""
+_TRUST = 3  # The number of tests that may end at a known base. The next test looks below it again.
 _FIRST_STEP = 0.1
 _FALL = 0.85
-_FAILING = 0.1
-"""The limit rises only if at most this part of a round's calls failed without overload."""
+_FAILING = 0.1  # The limit rises only if at most this part of a round's calls failed without overload.
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,20 +33,11 @@ REFRESHED = 100
 """New latencies after which the percentile is computed again; at first as many as there are. Sorting then costs half a
 microsecond for each of them."""
 
-FEWEST = 20
-"""Latencies before a percentile says anything, however low it is."""
-
-TIMES_MEDIAN = 4.0
-"""The highest percentile, as a multiple of the median, where no `cap` is given."""
-
-SAVED = 500
-"""Calls whose share of copies may be saved up: 10 copies at 2 %. A burst of slow calls gets these at once."""
-
-CALM = 1.0
-"""Seconds without copies after the source has said that it is overloaded."""
-
-ROUNDING = 1e-9
-"""More than the rounding error of a product of a share and a count."""
+FEWEST = 20  # Latencies before a percentile says anything, however low it is.
+TIMES_MEDIAN = 4.0  # The highest percentile, as a multiple of the median, where no `cap` is given.
+SAVED = 500  # Calls whose share of copies may be saved up: 10 copies at 2 %. A burst of slow calls gets these at once.
+CALM = 1.0  # Seconds without copies after the source has said that it is overloaded.
+ROUNDING = 1e-9  # More than the rounding error of a product of a share and a count.
 
 PERCENTILE = re.compile(r"p(\d\d(?:\.\d+)?)")
 

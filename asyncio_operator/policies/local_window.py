@@ -17,8 +17,7 @@ from asyncio_operator.checks import seconds
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import LONGEST_WAIT, refusal_wait
 
-UNPROVEN = 0.05
-"""The part of a window for which calls start evenly, unless one is answered."""
+UNPROVEN = 0.05  # The part of a window for which calls start evenly, unless one is answered.
 
 
 class LocalWindow:

@@ -33,21 +33,15 @@ TASK_GRACE_PERIOD = 1.0
 """The grace period of a task in Spark: seconds that its end waits for calls that ignore their cancellation, and again
 for `close`. `longest_end` of it is 0.4 s less than `TASK_END`, for a busy machine."""
 
-LOOKUP_GRACE_PERIOD = 2.5
-"""The grace period of a `Lookup`, which no task waits for."""
+LOOKUP_GRACE_PERIOD = 2.5  # The grace period of a `Lookup`, which no task waits for.
 
 OPERATOR_GRACE_PERIOD = 30.0
 """The default grace period of an operator. It is longer than the usual timeouts of clients, so that what ends by itself
 is not left behind."""
 
-TASK_END = 4.0
-"""Seconds that the thread of a task waits for the end of what the task runs on the loop."""
-
-WATCH_INTERVAL = 1.0
-"""Seconds between two looks whether Spark still reads the task's results, and what holds the loop."""
-
-NOTHING_LEFT = 5.0
-"""Seconds after the end of a task, as Spark sees it, when nothing of the task is left (law X7)."""
+TASK_END = 4.0  # Seconds that the thread of a task waits for the end of what the task runs on the loop.
+WATCH_INTERVAL = 1.0  # Seconds between two looks whether Spark still reads the task's results, and what holds the loop.
+NOTHING_LEFT = 5.0  # Seconds after the end of a task, as Spark sees it, when nothing of the task is left (law X7).
 
 PROCESS_END = 5.0
 """Seconds that the end of the process waits for the loop's thread, which has cancelled what runs there."""

@@ -23,17 +23,13 @@ from asyncio_operator.quota.terms import Json, Rate
 from asyncio_operator.quota.usage import LARGEST_AMOUNT, Hint
 from asyncio_operator.quota.window import Window
 
-SHORTEST_REFILL = 1e-3
-"""Seconds. A shorter one is none."""
+SHORTEST_REFILL = 1e-3  # Seconds. A shorter one is none.
 
 MOST_UNITS = 64
 """Units that caps are kept for. A source that names others all the time must not fill the state of the budget."""
 
-SETTLED = 1.0
-"""Seconds after which a hint may say that more is left than the cap holds."""
-
-ROUNDED = 1.0
-"""Seconds by which a source may round its reset up."""
+SETTLED = 1.0  # Seconds after which a hint may say that more is left than the cap holds.
+ROUNDED = 1.0  # Seconds by which a source may round its reset up.
 
 BELIEVED = 10.0
 """Seconds, at least, for which the limit of a source is kept after an answer has repeated it: longer than most calls

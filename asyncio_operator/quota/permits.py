@@ -23,17 +23,10 @@ from asyncio_operator.quota.spec import Budget, definition
 from asyncio_operator.quota.terms import ENOUGH, VERSION, Json, Terms
 from asyncio_operator.quota.usage import FreeStarts, Hint
 
-EAGER = 0.1
-"""A worker whose calls wait, and had permits, asks again after this part of the interval."""
-
-RETRY_AFTER = 0.1
-"""Seconds after which a lost message is followed by the next."""
-
-MANY = 1e9
-"""Calls: more do not start between two messages."""
-
-REPEATED = 60.0
-"""Seconds for which the report of what started is sent again, if no reply comes."""
+EAGER = 0.1  # A worker whose calls wait, and had permits, asks again after this part of the interval.
+RETRY_AFTER = 0.1  # Seconds after which a lost message is followed by the next.
+MANY = 1e9  # Calls: more do not start between two messages.
+REPEATED = 60.0  # Seconds for which the report of what started is sent again, if no reply comes.
 
 
 class Permits:

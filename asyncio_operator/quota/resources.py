@@ -20,8 +20,7 @@ from asyncio_operator.quota.terms import ENOUGH, GRAINS, GROWTH, PLENTY
 from asyncio_operator.quota.usage import COUNTED
 from asyncio_operator.quota.window import rounded
 
-DRIFT = 2e-4
-"""Two clocks of quartz differ by at most 100 millionths each."""
+DRIFT = 2e-4  # Two clocks of quartz differ by at most 100 millionths each.
 
 
 class ClockBounds:
@@ -61,24 +60,16 @@ class ClockBounds:
         return local + self._high + DRIFT * abs(local - self._at)
 
 
-AHEAD = 1.5
-"""How much a worker without waiting calls holds ahead, as a multiple of its recent use."""
-
-KEPT_CALLS = 2
-"""Calls that a worker holds ahead if it has made one in the last second."""
-
-SMOOTHING = 8
-"""The number of calls whose mean latency is known."""
-
-SHORTEST_CALL = 1e-4
-"""Seconds. Shorter calls count as so long."""
+AHEAD = 1.5  # How much a worker without waiting calls holds ahead, as a multiple of its recent use.
+KEPT_CALLS = 2  # Calls that a worker holds ahead if it has made one in the last second.
+SMOOTHING = 8  # The number of calls whose mean latency is known.
+SHORTEST_CALL = 1e-4  # Seconds. Shorter calls count as so long.
 
 LEAST_OF_WINDOW = 1e-6
 """Weight of a call that names no amount for a unit, as a part of the limit. It is not 0, and above rounding errors, so
 that such calls wait while the window is in debt. What it has used may be said later, by `settle`."""
 
-LEAST_OF_SUM = 1e-8
-"""The same for an amount that may be spent: such a call is refused when all is spent."""
+LEAST_OF_SUM = 1e-8  # The same for an amount that may be spent: such a call is refused when all is spent.
 
 UNPROVEN = 0.05
 """The part of a window's calls that may be in flight before the source has answered. Law G5: a source that refuses all

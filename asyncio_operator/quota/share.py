@@ -44,11 +44,8 @@ logger = logging.getLogger("asyncio_operator.budget")
 LONGEST_ASK = 3 * ASK_TIMEOUT
 """Seconds after which a message counts as lost, if its coordinator does not end it before."""
 
-A_TURN = 0.01
-"""Seconds that a woken run has for asking again, before runs behind it go first."""
-
-BEHIND = 0.5
-"""The part of a limit that a run may take before others because it has used less than they."""
+A_TURN = 0.01  # Seconds that a woken run has for asking again, before runs behind it go first.
+BEHIND = 0.5  # The part of a limit that a run may take before others because it has used less than they.
 
 SIGN_OF_LIFE = FORGOTTEN / 2
 """Seconds after which a worker that has nothing to say sends a message nevertheless, if its calls run: its budget is in

@@ -22,26 +22,16 @@ from asyncio_operator.quota.state import Claim, Shares, State, Worker
 from asyncio_operator.quota.terms import ENOUGH, MOST_WORKERS_A_SECOND, PLENTY, SCARCE, Json
 from asyncio_operator.quota.window import rounded
 
-HEARD = 1.0
-"""Seconds after its last message in which the wishes of a worker count."""
-
-REFRESH = 0.02
-"""Seconds for which levels are kept: they cost a look at all workers."""
-
-NO_LEVEL = 1e300
-"""All get what they want."""
-
-LATELY = 0.1
-"""Seconds in which units are scarce after one worker had to wait for them."""
+HEARD = 1.0  # Seconds after its last message in which the wishes of a worker count.
+REFRESH = 0.02  # Seconds for which levels are kept: they cost a look at all workers.
+NO_LEVEL = 1e300  # All get what they want.
+LATELY = 0.1  # Seconds in which units are scarce after one worker had to wait for them.
 
 CLAIM_AFTER = 1.0
 """Seconds after which a waiting call of one worker is served before the others, so that heavy calls do not starve."""
 
-TURN = 2.0
-"""Seconds after which a worker passes a slot on that others wait for."""
-
-SOON = 0.01
-"""Seconds after which the first in the line ask again, so that no slot is empty for long."""
+TURN = 2.0  # Seconds after which a worker passes a slot on that others wait for.
+SOON = 0.01  # Seconds after which the first in the line ask again, so that no slot is empty for long.
 
 LATE = 0.1
 """Seconds by which a message of a worker in the line may be late. One that is killed must not hold the others up."""

@@ -16,13 +16,11 @@ from asyncio_operator.quota.caps import Cap, lowered
 from asyncio_operator.quota.terms import FORGOTTEN, GRAINS, VERSION, Json, Terms
 from asyncio_operator.quota.window import Window
 
-REMEMBERED = 120.0
-"""Seconds for which a gone worker may come back and repeat a report that was applied before."""
+REMEMBERED = 120.0  # Seconds for which a gone worker may come back and repeat a report that was applied before.
 
 SWEEP_EVERY = 0.5
 
-QUIET = 1.0
-"""Seconds. Workers that have something to do ask more often, unless there are more than a thousand."""
+QUIET = 1.0  # Seconds. Workers that have something to do ask more often, unless there are more than a thousand.
 
 
 @dataclass

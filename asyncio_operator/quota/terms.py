@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-Json = dict[str, Any]
-"""A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
+Json = dict[str, Any]  # A JSON object: its values are texts, numbers, booleans, None, lists and objects.
 
 VERSION = 1
 """Of the messages between workers and coordinators, and of the states of budgets: 1 until the first release, and then
@@ -14,16 +13,14 @@ one more for each release that changes what they hold."""
 GRAINS = 256
 """An entry of a window is rounded up to this part of it: so a state is small, and 0.4 % of a limit is lost at most."""
 
-LONGEST_LEASE = 1.0
-"""Seconds. When a coordinator cannot be reached, starts end within this time (law G7)."""
+LONGEST_LEASE = 1.0  # Seconds. When a coordinator cannot be reached, starts end within this time (law G7).
 
 SHORTEST_LEASE = 0.1
 
 FORGOTTEN = 4.0
 """Seconds after which a worker that does not ask has lost what it held: killed workers are replaced within 5 s (G2)."""
 
-SPARE = 0.05
-"""Seconds by which a reply may be late."""
+SPARE = 0.05  # Seconds by which a reply may be late.
 
 RECOVERY = 1.1
 """Seconds in which a coordinator without a state grants nothing. All leases of an earlier one end in this time."""
@@ -32,8 +29,7 @@ SETTLING = 2.5
 """Seconds in which a server that may have an older state grants nothing. Workers that have something to do are heard in
 this time, also those whose message was lost with the last server: it counts as lost after two seconds."""
 
-GROWTH = 2.0
-"""How fast the wishes of a worker grow whose calls wait."""
+GROWTH = 2.0  # How fast the wishes of a worker grow whose calls wait.
 
 SCARCE, ENOUGH, PLENTY = range(3)
 """How much there is of the units: workers with a slot wait for them; they do not; or half of each window is free."""

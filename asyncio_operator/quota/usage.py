@@ -16,19 +16,13 @@ from typing import Any, Protocol
 from asyncio_operator.checks import flag, must_be, number
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error, function_error, said
 
-COUNTED = ("calls", "keys")
-"""Units that are counted, and that nothing else may weigh."""
-
-LARGEST_AMOUNT = 1e15
-"""Of one unit in one call. Larger amounts are mistakes, and their sums would soon be infinite."""
+COUNTED = ("calls", "keys")  # Units that are counted, and that nothing else may weigh.
+LARGEST_AMOUNT = 1e15  # Of one unit in one call. Larger amounts are mistakes, and their sums would soon be infinite.
 
 ALLOWED = f"from 0 to {LARGEST_AMOUNT:g}"
 
-Weights = Mapping[str, float]
-"""Amounts by unit, such as ``{"calls": 1, "keys": 20, "tokens": 1300}``."""
-
-Weigh = Callable[[Sequence[Any]], Weights]
-"""Estimates the weight of a call, from the values that it is called with."""
+Weights = Mapping[str, float]  # Amounts by unit, such as ``{"calls": 1, "keys": 20, "tokens": 1300}``.
+Weigh = Callable[[Sequence[Any]], Weights]  # Estimates the weight of a call, from the values that it is called with.
 
 ONE: Weights = {"calls": 1.0, "keys": 1.0}
 

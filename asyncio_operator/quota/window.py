@@ -29,8 +29,7 @@ OWED_WINDOWS = 16
 """The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
 estimate, and must not stop a job for hours."""
 
-LATELY = 0.5
-"""Seconds. A source's statement is seldom older."""
+LATELY = 0.5  # Seconds. A source's statement is seldom older.
 
 
 class Window:

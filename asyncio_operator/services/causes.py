@@ -15,8 +15,7 @@ from asyncio_operator.services.secrets import Secrets, chain
 
 Raised = TypeVar("Raised", bound=BaseException)
 
-SHOWN = 300
-"""How many characters of an error's own words a message shows."""
+SHOWN = 300  # How many characters of an error's own words a message shows.
 
 
 class StatementTimeoutError(EnricherError, TimeoutError):

@@ -22,8 +22,7 @@ from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.redis_client import RedisClient, Url, cause_of, check_url, secrets_of
 from asyncio_operator.services.secret_source import SecretSource
 
-STORE = SecretSource("store", "address", partial(check_url, argument="store"))
-"""The argument ``store`` of a cache."""
+STORE = SecretSource("store", "address", partial(check_url, argument="store"))  # The argument ``store`` of a cache.
 
 AGAIN = 1
 """The number of times that a command is sent again if its connection is lost. To repeat one of these does no harm."""

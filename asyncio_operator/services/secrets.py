@@ -22,11 +22,8 @@ from asyncio_operator.errors import describe
 
 _HIDDEN = "***"
 
-_LONG = 8
-"""From this number of characters on, a secret is hidden inside of words too."""
-
-_RENEWALS = 10
-"""The number of tokens that stay hidden: late answers may still show earlier ones."""
+_LONG = 8  # From this number of characters on, a secret is hidden inside of words too.
+_RENEWALS = 10  # The number of tokens that stay hidden: late answers may still show earlier ones.
 
 _PUBLIC_HEADERS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "content-type", "prefer", "user-agent"}

@@ -49,11 +49,8 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics, checked_metrics
 from asyncio_operator.spark.worker.link import EnrichTask
 from asyncio_operator.trace import Trace
 
-SAMPLE = 1_000_000
-"""Default of `sample`: half a second of work for each task, and all rows of most partitions."""
-
-WEIGHED = 100
-"""The number of keys that are weighed, to estimate the weight of all."""
+SAMPLE = 1_000_000  # Default of `sample`: half a second of work for each task, and all rows of most partitions.
+WEIGHED = 100  # The number of keys that are weighed, to estimate the weight of all.
 
 
 def plan(

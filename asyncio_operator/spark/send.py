@@ -69,8 +69,7 @@ from asyncio_operator.telemetry.annotations import Attributes
 
 OnError = Literal["fail", "keep"]
 
-PREFIX = "_send_"
-"""Of the columns that only a task sees."""
+PREFIX = "_send_"  # Of the columns that only a task sees.
 
 PARTITION_BITS = 33
 """`monotonically_increasing_id` has the number of the partition above these bits, and that of the row in them."""
@@ -249,8 +248,7 @@ def _error(enricher: Enricher, failures: DataFrame, keys: tuple[int, ...]) -> Fu
     return function_error(f"{describe(enricher)} failed", says, unit="key", element=shown, cause=None)
 
 
-OCCURRENCE = "_occurrence"
-"""The last part of a key: the number of a row among those with the same key, from 0."""
+OCCURRENCE = "_occurrence"  # The last part of a key: the number of a row among those with the same key, from 0.
 
 ANSWER = pa.schema([("refused", pa.bool_()), ("http_status", pa.int32()), ("message", pa.string())])
 """What a call has brought, if the service has decided."""

@@ -47,8 +47,7 @@ from asyncio_operator.state.layout import (
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot
 
-IN_STATE = " in the state"
-"""Ends the kind of a service whose timers are kept by the backend."""
+IN_STATE = " in the state"  # Ends the kind of a service whose timers are kept by the backend.
 
 
 @runtime_checkable

@@ -17,16 +17,14 @@ from asyncio_operator.errors import ConfigurationError, StateError, StateMigrati
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer
 
-QUEUE = "queue"
-"""The kind of a priority queue, which a backend keeps beside its states."""
+QUEUE = "queue"  # The kind of a priority queue, which a backend keeps beside its states.
 
 ROLES = dict.fromkeys(("value", "list", "reducing", "aggregating", QUEUE), ("value serialiser",)) | {
     "map": ("value serialiser", "key serialiser")
 }
 """The kinds of states, each with the roles of its serialisers."""
 
-LONGEST = LIMIT // 1000
-"""The longest time to live, in seconds: 292 million years."""
+LONGEST = LIMIT // 1000  # The longest time to live, in seconds: 292 million years.
 
 
 class UpdateType(Enum):

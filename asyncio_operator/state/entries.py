@@ -149,5 +149,4 @@ class Absent(Enum):
     ABSENT = "absent"
 
 
-ABSENT: Final = Absent.ABSENT
-"""Instead of a value, where there is none. None itself is a value."""
+ABSENT: Final = Absent.ABSENT  # Instead of a value, where there is none. None itself is a value.

@@ -43,8 +43,7 @@ Entry = tuple[Any, ...]
 _priority = itemgetter(0)
 """A block is sorted by this alone: it keeps the order of equal ones, and takes a third of the time."""
 
-BLOCK = 512
-"""Entries of a block at most. To sort so few takes less than 0.1 ms, and a million entries have few bounds."""
+BLOCK = 512  # Entries of a block at most. To sort so few takes less than 0.1 ms, and a million entries have few bounds.
 
 
 class OrderedEntries:
@@ -137,8 +136,7 @@ class OrderedEntries:
         del self._blocks[place], self._bounds[place], self._priorities[place]
 
 
-PART = 4096
-"""Entries of a part, from which on parts are split: moving one takes a tenth of a millisecond."""
+PART = 4096  # Entries of a part, from which on parts are split: moving one takes a tenth of a millisecond.
 
 SLIM_EVERY = 128
 """Removals after which a part's memory is checked: at most the memory of this number of entries is kept."""

@@ -28,14 +28,12 @@ try:
 except ImportError:  # not every installation has the extra "rocksdb"
     _murmur3 = None  # type: ignore[assignment]
 
-MAX_PARALLELISM = 1 << 15
-"""Flink's bound; two bytes hold every key group."""
+MAX_PARALLELISM = 1 << 15  # Flink's bound; two bytes hold every key group.
 
 _MASK = 0xFFFFFFFF
 _uint32 = Struct("<I").pack
 
-_BLOCK = 128
-"""Bytes that are hashed in one step: `int` takes time in proportion to the square of the number of digits."""
+_BLOCK = 128  # Bytes that are hashed in one step: `int` takes time in proportion to the square of the number of digits.
 
 _BLOCK_FACTOR = pow(31, _BLOCK, 1 << 32)
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
@@ -260,8 +258,7 @@ MEMO_REST = 32
 come again costs a tenth of a write."""
 
 _SHORT = 100  # Characters of a text that is hashed in one step.
-_PLAIN = frozenset((str, int))
-"""Types of keys, and of parts of keys, whose equal values are always the same key."""
+_PLAIN = frozenset((str, int))  # Types of keys, and of parts of keys, whose equal values are always the same key.
 
 
 def addresses_of(

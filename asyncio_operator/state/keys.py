@@ -49,8 +49,7 @@ _END = 0
 _BIAS = 1 << 63
 _ALL = (1 << 64) - 1
 _NAN = struct.unpack(">Q", struct.pack(">d", float("nan")))[0]
-pack_int64 = struct.Struct(">BQ").pack
-"""The bytes of an integer of 64 bits: the tag 07, and the value + 2**63."""
+pack_int64 = struct.Struct(">BQ").pack  # The bytes of an integer of 64 bits: the tag 07, and the value + 2**63.
 _ordinal = struct.Struct(">BI").pack
 _float = struct.Struct(">d")
 _uint64 = struct.Struct(">Q")

@@ -42,8 +42,7 @@ from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_ke
 
 FORMAT_VERSION = 1
 
-Stored = Any
-"""A stored entry: bytes, or what the codec of the heap makes; never None."""
+Stored = Any  # A stored entry: bytes, or what the codec of the heap makes; never None.
 
 SEQUENCE_BLOCK = 1 << 16
 """Sequence numbers are reserved in blocks of this size, so that a crash may lose numbers but never repeats one."""

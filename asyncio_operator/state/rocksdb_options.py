@@ -13,14 +13,9 @@ from asyncio_operator.checks import must_be, one_of
 
 MIB = 1 << 20
 
-SMALLEST = MIB
-"""Bytes; with less RocksDB writes a file for a few hundred entries, and merges files all the time."""
-
-LARGEST = 1 << 40
-"""Bytes: more than a machine has, and less than RocksDB's counters hold."""
-
-MOST_JOBS = 64
-"""More threads than that never have files to merge at the same time."""
+SMALLEST = MIB  # Bytes; with less RocksDB writes a file for a few hundred entries, and merges files all the time.
+LARGEST = 1 << 40  # Bytes: more than a machine has, and less than RocksDB's counters hold.
+MOST_JOBS = 64  # More threads than that never have files to merge at the same time.
 
 
 @dataclass(frozen=True, slots=True)

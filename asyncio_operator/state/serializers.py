@@ -107,8 +107,7 @@ class BuiltinSerializer:
 
 BUILTIN = BuiltinSerializer()
 
-WORTH = 16
-"""Items from which on a `Flat` is made: it takes 32 bytes."""
+WORTH = 16  # Items from which on a `Flat` is made: it takes 32 bytes.
 
 
 @dataclass(slots=True, eq=False)

@@ -44,18 +44,15 @@ from asyncio_operator.state.descriptors import (
 from asyncio_operator.state.entries import Batch, Entries, Table
 from asyncio_operator.state.layout import NOT_BEGUN, STAMP_BIAS, Stored
 
-REMOVAL_BATCH = 1000
-"""Entries that are deleted in one batch: 100 KB of work between two writes."""
+REMOVAL_BATCH = 1000  # Entries that are deleted in one batch: 100 KB of work between two writes.
 
 STRETCH = 256
 """Entries that the incremental clean-up looks at together, at least: to begin then costs a tenth of the whole."""
 
-ALWAYS, NEVER = -STAMP_BIAS, STAMP_BIAS
-"""Before and after every time that a timestamp can hold."""
+ALWAYS, NEVER = -STAMP_BIAS, STAMP_BIAS  # Before and after every time that a timestamp can hold.
 
 
-Sweep = Callable[[int, int], int | None]
-"""`Table.sweep` of a number of entries, as at a time."""
+Sweep = Callable[[int, int], int | None]  # `Table.sweep` of a number of entries, as at a time.
 
 
 class Schedule:
@@ -115,8 +112,7 @@ class CleanupSchedule(Schedule):
         self.horizon, self._doubted = ALWAYS, True
 
 
-PERIODS = 16
-"""Periods of a time to live in which writes are counted together."""
+PERIODS = 16  # Periods of a time to live in which writes are counted together.
 
 
 class CompactionSchedule(Schedule):

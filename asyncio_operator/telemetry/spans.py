@@ -29,11 +29,8 @@ from asyncio_operator.errors import EnricherError, describe, first_of, text_of
 from asyncio_operator.figures import FIGURES, Figures, Kind
 from asyncio_operator.telemetry.annotations import HTTP_STATUS, Attributes, Notes
 
-SCOPE = "asyncio_operator"
-"""The name of the instrumentation, and the beginning of the names of its metrics."""
-
-LONGEST_TEXT = 500
-"""Characters of an error in a span."""
+SCOPE = "asyncio_operator"  # The name of the instrumentation, and the beginning of the names of its metrics.
+LONGEST_TEXT = 500  # Characters of an error in a span.
 
 
 _HTTP: tuple[str, ...] = (
@@ -171,8 +168,7 @@ def _error_type(error: BaseException, said: dict[str, Any]) -> str:
 UNITS = {Kind.ANSWERS: "{key}", Kind.KEYS: "{key}", Kind.CALLS: "{call}", Kind.SECONDS: "s"}
 """The kinds of figures that are metrics here, with their units."""
 
-EXPORTED = [name for name, one in FIGURES.items() if one.kind in UNITS and name != "calls"]
-"""`spans` counts calls."""
+EXPORTED = [name for name, one in FIGURES.items() if one.kind in UNITS and name != "calls"]  # `spans` counts calls.
 
 Read = Callable[[], Figures]
 

@@ -65,8 +65,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-RESOLUTION = 1e-9
-"""Seconds; what asyncio is to take as the resolution of its clock."""
+RESOLUTION = 1e-9  # Seconds; what asyncio is to take as the resolution of its clock.
 
 
 class _Selector(selectors.DefaultSelector):

@@ -24,8 +24,7 @@ TURN = 0.002
 """Seconds for which callbacks that return at once may keep the loop: long beside the few microseconds that a turn of
 the loop costs, and short beside the 10 ms that law T10 allows, also on a machine with other work."""
 
-STANDING = 1000
-"""Timers of one turn if the loop's time stands still, as that of a test does."""
+STANDING = 1000  # Timers of one turn if the loop's time stands still, as that of a test does.
 
 
 class Timed(Protocol):

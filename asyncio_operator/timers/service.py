@@ -47,8 +47,7 @@ from asyncio_operator.timers.queues import (
 SNAPSHOT_FORMAT = 1
 """{"format": 1, "max_parallelism": int, "key_group": int, "event": [bytes of a timer], "processing": [the same]}"""
 
-SERVICES_FORMAT = 1
-"""{"format": 1, "services": {name: what the snapshot of that service holds}}"""
+SERVICES_FORMAT = 1  # {"format": 1, "services": {name: what the snapshot of that service holds}}
 
 LONGEST_NAME = 64
 """Bytes of a name. Each may become three in the name of a directory, which has at most 255 on most systems."""

@@ -34,8 +34,7 @@ from asyncio_operator.trace.stories import (
     slowest,
 )
 
-SLOWEST = 5
-"""Keys that are listed as the slowest."""
+SLOWEST = 5  # Keys that are listed as the slowest.
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:

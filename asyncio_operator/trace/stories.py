@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from asyncio_operator.trace.events import Event
 
-CUT = ("timed_out", "cancelled")
-"""Outcomes of calls that may run on."""
+CUT = ("timed_out", "cancelled")  # Outcomes of calls that may run on.
 
 AT_ONCE = 0.001
 """Seconds. A call that obeys its cancellation returns within this time, which is one or two turns of the event loop."""

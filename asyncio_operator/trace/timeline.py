@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_ROWS = 2_000
-"""More rows than this are not drawn: each would be thinner than a pixel."""
+MAX_ROWS = 2_000  # More rows than this are not drawn: each would be thinner than a pixel.
 
 SUFFIXES = (".png", ".svg", ".pdf")
 FEWEST_ROWS = 6

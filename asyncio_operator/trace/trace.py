@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from asyncio_operator.trace.stories import Story
 
-MOST_SHOWN = 5_000
-"""Elements that a notebook shows: each takes some 300 bytes of its file."""
+MOST_SHOWN = 5_000  # Elements that a notebook shows: each takes some 300 bytes of its file.
 
 
 class Trace:

@@ -17,11 +17,8 @@ from asyncio_operator.clock import monotonic
 if TYPE_CHECKING:
     from asyncio_operator.figures import EnrichmentStatistics
 
-MOVES = 1.0
-"""Seconds between two states of a line that moves, or of a bar. Tasks report as often."""
-
-Tasks = tuple[int, int]
-"""Finished tasks, and all tasks, of the stages that run."""
+MOVES = 1.0  # Seconds between two states of a line that moves, or of a bar. Tasks report as often.
+Tasks = tuple[int, int]  # Finished tasks, and all tasks, of the stages that run.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate
 
-WIDTH = 100
-"""Columns of a terminal that a table fits."""
+WIDTH = 100  # Columns of a terminal that a table fits.
 
 Row = tuple[str, Sequence[str]]
 """The name of a row, and its cells."""

@@ -27,11 +27,8 @@ ACCOUNT = "asyncio_operator.quota.account"
 REDIS = "asyncio_operator.quota.coordinators.redis"
 POSTGRES = "asyncio_operator.quota.coordinators.postgres"
 
-Address = str | Callable[[], str]
-"""Of a server, or a function that returns it."""
-
-KEPT = 60.0
-"""Seconds for which the state of a budget is kept that is no longer used, beside its longest window."""
+Address = str | Callable[[], str]  # Of a server, or a function that returns it.
+KEPT = 60.0  # Seconds for which the state of a budget is kept that is no longer used, beside its longest window.
 
 
 def answer(state: Any, message: Json, now: float, new_server: bool) -> tuple[Any, Json]:

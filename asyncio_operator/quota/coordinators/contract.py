@@ -23,8 +23,7 @@ ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
 
 
-MANY_STATES = 256
-"""States that a process keeps without a look at which of them are still used."""
+MANY_STATES = 256  # States that a process keeps without a look at which of them are still used.
 
 
 class Coordinator(Protocol):

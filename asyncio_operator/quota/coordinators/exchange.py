@@ -38,8 +38,7 @@ from asyncio_operator.services.secrets import Secrets
 
 KEPT = 2 * ASK_TIMEOUT
 
-MOST_MESSAGES = 64
-"""Messages that one client answers at a time, the oldest first: so that none computes for long."""
+MOST_MESSAGES = 64  # Messages that one client answers at a time, the oldest first: so that none computes for long.
 
 
 MOST_SERVERS = 16

@@ -32,11 +32,8 @@ from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, DriverCoordinator
 
-LAST_WORD = 0.5
-"""Seconds in which a worker has said that it uses a budget no longer, after its last task."""
-
-MANY = 100_000
-"""The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
+LAST_WORD = 0.5  # Seconds in which a worker has said that it uses a budget no longer, after its last task.
+MANY = 100_000  # The number of rows of a DataFrame that Spark splits into as many partitions as it has cores.
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,7 @@ Strategy = Literal["inline", "distinct"]
 JoinHint = Literal["broadcast", "merge", "shuffle_hash"]
 JOIN_HINTS = get_args(JoinHint)
 
-REMEDY = '; on_error="null" or "drop" lets the job go on without'
-"""The end of the message of a failed lookup."""
+REMEDY = '; on_error="null" or "drop" lets the job go on without'  # The end of the message of a failed lookup.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,7 @@ PORT = "spark.asyncio_operator.driver.port"
 
 TOKEN_BYTES = 32
 
-LOOK = 1.0
-"""Seconds between two looks whether the SparkContext still runs."""
+LOOK = 1.0  # Seconds between two looks whether the SparkContext still runs.
 
 Topics = Mapping[str, Callable[[Any], Any]]
 """Functions that answer a question, both JSON values, by topic. They run on the service's thread, and are quick."""

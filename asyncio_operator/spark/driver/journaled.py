@@ -98,15 +98,13 @@ def _wanted(df: DataFrame, task: EnrichTask, journal: Journal) -> Description:
     return wanted_description(journal.identity or identity_of(task.enricher), keys, task.answers)
 
 
-BROADCAST = 10 << 20
-"""Spark's default of the largest table that is sent to all executors, in bytes."""
+BROADCAST = 10 << 20  # Spark's default of the largest table that is sent to all executors, in bytes.
 
 IN_MEMORY = 8
 """Times that a file's bytes are in the memory of Spark, about. Two million answers of 5 bytes in a file, sent to all
 executors, ended a driver with a gigabyte."""
 
-PARTITIONS = 200
-"""Spark's default of the partitions of a shuffle, where the setting is not a number, as "auto" is."""
+PARTITIONS = 200  # Spark's default of the partitions of a shuffle, where the setting is not a number, as "auto" is.
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
@@ -259,8 +257,7 @@ NEEDED = {
 }
 
 
-AT_ONCE = 16
-"""Threads that look at files: an object store takes some 20 ms for each file."""
+AT_ONCE = 16  # Threads that look at files: an object store takes some 20 ms for each file.
 
 AS_WRITTEN = {
     # Spark takes a path for a pattern, and a directory may have a [ in its name.
@@ -354,8 +351,7 @@ def _contents(location: Location, wanted: str | None, make: bool, place: Place) 
     }
 
 
-Ask = Callable[[Place], dict[str, Any]]
-"""Reads a place, or writes to it, and returns what JSON can hold."""
+Ask = Callable[[Place], dict[str, Any]]  # Reads a place, or writes to it, and returns what JSON can hold.
 
 
 def at_place(spark: SparkSession, location: Location, ask: Ask) -> dict[str, Any]:

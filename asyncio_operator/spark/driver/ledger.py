@@ -25,23 +25,12 @@ RECENT = 100
 """The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
 (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
-MOST_PARTITIONS = 10_000
-"""Partitions that are remembered. If Spark computes an older one again, its rows count again."""
-
-MOST_LOOKUPS = 50
-"""Calls of `enrich` that are remembered. A stream with `foreachBatch` makes one for each micro-batch."""
-
-MOST_TASKS = 100
-"""Tasks that are shown. Those that run are all counted."""
-
-SILENT = 5.0
-"""Seconds without a report after which a running task is "silent": its calls no longer count as in flight."""
-
-GONE = 3600.0
-"""Seconds without a report after which nothing more is expected from an attempt that has not succeeded."""
-
-ROWS = tuple(name for name, one in FIGURES.items() if one.kind is Kind.ROWS)
-"""The figures that count rows."""
+MOST_PARTITIONS = 10_000  # Partitions that are remembered. If Spark computes an older one again, its rows count again.
+MOST_LOOKUPS = 50  # Calls of `enrich` that are remembered. A stream with `foreachBatch` makes one for each micro-batch.
+MOST_TASKS = 100  # Tasks that are shown. Those that run are all counted.
+SILENT = 5.0  # Seconds without a report after which a running task is "silent": its calls no longer count as in flight.
+GONE = 3600.0  # Seconds without a report after which nothing more is expected from an attempt that has not succeeded.
+ROWS = tuple(name for name, one in FIGURES.items() if one.kind is Kind.ROWS)  # The figures that count rows.
 
 Rows = tuple[int, ...]
 """The values of `ROWS`."""

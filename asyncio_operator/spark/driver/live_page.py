@@ -37,26 +37,19 @@ from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.ledger import MOST_TASKS, Ledger, Lookup, TaskView
 from asyncio_operator.trace.stories import slowest
 
-EVERY = 1.0
-"""Seconds between two samples."""
-
-IDLE_CONNECTION = 30.0
-"""Seconds in which a request must come on an open connection."""
+EVERY = 1.0  # Seconds between two samples.
+IDLE_CONNECTION = 30.0  # Seconds in which a request must come on an open connection.
 
 MOST_CONNECTIONS = 50
 """Open connections. Each takes a thread of the driver, also before its request has shown the token."""
 
-PROMETHEUS = "text/plain; version=0.0.4"
-"""The type of what Prometheus reads."""
-
-Answer = tuple[HTTPStatus, str, dict[str, str], bytes]
-"""Status, type, headers and body."""
+PROMETHEUS = "text/plain; version=0.0.4"  # The type of what Prometheus reads.
+Answer = tuple[HTTPStatus, str, dict[str, str], bytes]  # Status, type, headers and body.
 
 FORBIDDEN: Answer = HTTPStatus.FORBIDDEN, "text/plain", {}, b"403: the address of this page has a token\n"
 """The answer to a request without the token."""
 
-ANYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that mean all addresses of this machine."""
+ANYWHERE = ("", "0.0.0.0", "::")  # Hosts that mean all addresses of this machine.
 
 
 class LivePage:
@@ -234,17 +227,10 @@ class _Request(BaseHTTPRequestHandler):
         """Requests are not logged: their paths have the token."""
 
 
-KEPT = 900
-"""Samples that are kept: a quarter of an hour."""
-
-WINDOW = 5
-"""Samples over which percentiles are computed. With fewer, they jump; with more, a change shows late."""
-
-SLOWEST = 20
-"""Keys of each trace that are shown."""
-
-LATER = 30.0
-"""Seconds until a budget that did not answer is queried again."""
+KEPT = 900  # Samples that are kept: a quarter of an hour.
+WINDOW = 5  # Samples over which percentiles are computed. With fewer, they jump; with more, a change shows late.
+SLOWEST = 20  # Keys of each trace that are shown.
+LATER = 30.0  # Seconds until a budget that did not answer is queried again.
 
 SHOWN = [
     (name, one.title, one.kind.name, one.always) for name, one in FIGURES.items() if name in (*NUMBERS, "in_flight")

@@ -22,8 +22,7 @@ from asyncio_operator.telemetry.annotations import status_answered
 
 FOUND, MISSING, FAILED = 0, 1, 2
 
-FEW = 2
-"""Rows of the input for each found row, above which the found rows are put into a table of their own."""
+FEW = 2  # Rows of the input for each found row, above which the found rows are put into a table of their own.
 
 
 def read_answers(
@@ -63,8 +62,7 @@ STATUS = pa.struct(
     ]
 )
 
-NOTHING_ASKED = Answer(None, "none", 0, None)
-"""The outcome of a null key."""
+NOTHING_ASKED = Answer(None, "none", 0, None)  # The outcome of a null key.
 
 KINDS = np.array(["found", "missing", "failed"], object)
 

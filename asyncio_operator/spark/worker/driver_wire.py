@@ -27,19 +27,15 @@ from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT
 from asyncio_operator.quota.terms import Json
 
-BUDGETS, FIGURES = "budgets", "figures"
-"""The topics of questions."""
+BUDGETS, FIGURES = "budgets", "figures"  # The topics of questions.
 
 MAGIC = b"asyncio-operator 1\n"
 
 NONCE = 32
 MAC = 32
 
-LARGEST = 1 << 20
-"""The most bytes of a message. A state with 256 entries has some 10,000."""
-
-HELLO_TIMEOUT = 2.0
-"""Seconds for a connection and its proofs."""
+LARGEST = 1 << 20  # The most bytes of a message. A state with 256 entries has some 10,000.
+HELLO_TIMEOUT = 2.0  # Seconds for a connection and its proofs.
 
 
 class WireError(Exception):

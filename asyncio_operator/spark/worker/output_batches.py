@@ -20,8 +20,7 @@ from asyncio_operator.arrow.column_answers import ColumnAnswers
 from asyncio_operator.arrow.columns import Column
 from asyncio_operator.arrow.key_arrays import Ints
 
-OUTPUT_ROWS = 10_000
-"""The maximum number of rows in an output batch: the default size of Spark's own batches."""
+OUTPUT_ROWS = 10_000  # The maximum number of rows in an output batch: the default size of Spark's own batches.
 
 OUTPUT_BYTES = 64 * 2**20
 """The maximum number of bytes in an output batch, unless a single row has more. It is many times an ordinary batch, and

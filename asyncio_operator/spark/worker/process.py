@@ -93,11 +93,8 @@ Clients = Lent[str, Client]
 """By the fingerprint of the specification."""
 
 
-MOST_HEDGERS = 50
-"""Kept at a time; each has 8 KB of latencies."""
-
-MOST_READERS = 4
-"""The same for readers of journals, which have at most 64 MB of keys each."""
+MOST_HEDGERS = 50  # Kept at a time; each has 8 KB of latencies.
+MOST_READERS = 4  # The same for readers of journals, which have at most 64 MB of keys each.
 
 
 hedgers: Callable[[], Lent[tuple[str, Hedge], Hedger]] = partial(Lent, together=False, most=MOST_HEDGERS, seconds=inf)

@@ -39,23 +39,12 @@ logger = logging.getLogger("asyncio_operator.metrics")
 LONGEST_NAME = 100
 """Characters of an enricher in a plan: the name of a server and a table, and few enough for three in a line."""
 
-EVERY = 1.0
-"""Seconds between two messages."""
-
-LAST = 1.0
-"""Seconds that a task which does not succeed waits until its last figures have arrived."""
-
-MOMENT = 0.05
-"""Seconds that a task which succeeds waits until its last figures have arrived."""
-
-PAUSE = 60.0
-"""Seconds without a message after the driver did not answer."""
-
-MOST_RUNS = 50
-"""Reports in one message. One has a few kilobytes at most, and a message has room for a megabyte."""
-
-MicroBatch = tuple[str, int]
-"""The run id of a streaming query, and the number of the micro-batch."""
+EVERY = 1.0  # Seconds between two messages.
+LAST = 1.0  # Seconds that a task which does not succeed waits until its last figures have arrived.
+MOMENT = 0.05  # Seconds that a task which succeeds waits until its last figures have arrived.
+PAUSE = 60.0  # Seconds without a message after the driver did not answer.
+MOST_RUNS = 50  # Reports in one message. One has a few kilobytes at most, and a message has room for a megabyte.
+MicroBatch = tuple[str, int]  # The run id of a streaming query, and the number of the micro-batch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +84,7 @@ class TaskReport:
         return cls(part, micro_batch, Figures.of_json(figures), Origin(*origin), state, in_flight)
 
 
-Reports = Any
-"""The collections on the driver, a list in a worker. Both have ``extend``."""
+Reports = Any  # The collections on the driver, a list in a worker. Both have ``extend``.
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,15 +64,11 @@ class Layout:
         return list(self.found)[: len(self.found) - self.hidden]
 
 
-NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
-"""The segments of a batch without event time. Nothing reads them."""
+NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)  # The segments of a batch without event time. Nothing reads them.
 
 
-CHECK_EVERY = 16
-"""One batch of this number shows whether keys repeat in those that follow."""
-
-MOSTLY_DISTINCT = 0.75
-"""The share of distinct keys above which the search for duplicates costs more than it saves."""
+CHECK_EVERY = 16  # One batch of this number shows whether keys repeat in those that follow.
+MOSTLY_DISTINCT = 0.75  # The share of distinct keys above which the search for duplicates costs more than it saves.
 
 
 class Rows:

@@ -42,11 +42,8 @@ from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.telemetry.propagation import Propagated, extracted, in_task
 
-ASKED: Any = object()
-"""An output that says that the next input is waited for."""
-
-READ_AHEAD = 2
-"""The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
+ASKED: Any = object()  # An output that says that the next input is waited for.
+READ_AHEAD = 2  # The number of batches read from Spark ahead of the loop: one is processed while the next is read.
 
 
 def outputs_of(
@@ -245,11 +242,8 @@ async def one_by_one(
             await taken
 
 
-SOCK_DIAG: Final = 4
-"""NETLINK_SOCK_DIAG"""
-
-BY_FAMILY: Final = 20
-"""SOCK_DIAG_BY_FAMILY"""
+SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
+BY_FAMILY: Final = 20  # SOCK_DIAG_BY_FAMILY
 
 UNREAD_AT: Final = 72
 """Where `idiag_rqueue` is in the answer: behind its head, four bytes, two addresses, and `idiag_expires`."""
@@ -257,8 +251,7 @@ UNREAD_AT: Final = 72
 ANY: Final = 2**32 - 1
 
 FIRST_LOOK = 0.0001
-LAST_LOOK = 0.02
-"""Seconds between two looks at a reader: at first as long as reading a row takes."""
+LAST_LOOK = 0.02  # Seconds between two looks at a reader: at first as long as reading a row takes.
 
 
 class GoneError(Exception):

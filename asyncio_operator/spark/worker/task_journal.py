@@ -50,11 +50,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncio_operator.journal")
 
-ENTRY = 400
-"""Bytes of a key, of its places in lists and of a row, beside the values of the row."""
-
-SAMPLED = 8
-"""One of this many answers is measured."""
+ENTRY = 400  # Bytes of a key, of its places in lists and of a row, beside the values of the row.
+SAMPLED = 8  # One of this many answers is measured.
 
 LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
 """Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""

@@ -45,8 +45,7 @@ from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, one_by_one, outputs_of
 from asyncio_operator.telemetry.propagation import Propagated
 
-REMEDY = '; on_error="null" lets the job go on without'
-"""The end of the message of a failed call."""
+REMEDY = '; on_error="null" lets the job go on without'  # The end of the message of a failed call.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ class UdfTask:
         return call_error(f"{self.name} failed", "arguments", row, error, attempts, remedy(error) or REMEDY)
 
 
-_NULL: Mapping[str, Any] = {}
-"""Marks a struct that is null."""
+_NULL: Mapping[str, Any] = {}  # Marks a struct that is null.
 
 
 class Results:

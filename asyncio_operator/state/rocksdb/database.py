@@ -162,8 +162,7 @@ def rewriting() -> CompactOptions:
 
 T = TypeVar("T")
 
-CHUNK = 256
-"""Rows that a scan reads at once. Most scans have fewer rows, and then leave no iterator open."""
+CHUNK = 256  # Rows that a scan reads at once. Most scans have fewer rows, and then leave no iterator open.
 
 _MISSING = re.compile("orruption|No such file")
 _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)

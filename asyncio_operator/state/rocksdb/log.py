@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 BLOCK = 32_768
-AT_ONCE = 64 * BLOCK
-"""Bytes that are read at once."""
+AT_ONCE = 64 * BLOCK  # Bytes that are read at once.
 
 _header = struct.Struct("<IHB")
 _batch = struct.Struct("<QI")

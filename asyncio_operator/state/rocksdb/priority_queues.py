@@ -43,8 +43,7 @@ from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serial
 from asyncio_operator.state.snapshot import Row
 
 T = TypeVar("T")
-CLEAR_BATCH = 1000
-"""Elements that `clear` deletes in one batch."""
+CLEAR_BATCH = 1000  # Elements that `clear` deletes in one batch.
 
 QUEUE_FORMAT = 2
 _HEADER, _SIZE = b"queue", b"size"

@@ -54,8 +54,7 @@ from asyncio_operator.state.serializers import BUILTIN, Serializer
 from asyncio_operator.state.snapshot import Row, StateSnapshot, merged_rows
 from asyncio_operator.state.ttl import clean_up
 
-RESTORE_BATCH = 1000
-"""Entries written at once while restoring, or while time to live is switched."""
+RESTORE_BATCH = 1000  # Entries written at once while restoring, or while time to live is switched.
 
 _NOT_BEGUN = stamp(NOT_BEGUN + STAMP_BIAS)
 

@@ -31,11 +31,8 @@ from asyncio_operator.state.rocksdb.state_directory import Records
 UNWRITTEN = 1000
 """The most slots whose uses are in memory. They are written as one batch, which takes some milliseconds."""
 
-LONG = 1000
-"""The use of a slot with more bytes is written at once, so the uses in memory take 1 MB at most."""
-
-AHEAD = 64
-"""Slots that are read at once."""
+LONG = 1000  # The use of a slot with more bytes is written at once, so the uses in memory take 1 MB at most.
+AHEAD = 64  # Slots that are read at once.
 
 _ORDER, _PLACES = "order", "places"
 

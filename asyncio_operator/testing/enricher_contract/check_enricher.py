@@ -50,8 +50,7 @@ each time, within the microseconds in which it runs."""
 TURNS = 12
 """A lookup is cancelled after 0, 1, ... turns of the loop, below this number: most of its awaits lie within them."""
 
-LEFT_ATTEMPTS = 3
-"""Something left behind counts only if it is left behind in each of this many attempts."""
+LEFT_ATTEMPTS = 3  # Something left behind counts only if it is left behind in each of this many attempts.
 
 SETTLING = 2.0
 """Seconds that closed things may take to go: transports close in a later turn of the loop, threads end on their own."""

@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 Make = Callable[[], Enricher]
 T = TypeVar("T")
 
-ANY = object()
-"""An expected answer whose content is not known: only its shape is checked."""
-
-CONCURRENT = 20
-"""Lookups at the same time: more than most pools have connections."""
-
-BATCH = 200
-"""Keys of a batch, if `max_batch` allows them. Good keys are repeated."""
+ANY = object()  # An expected answer whose content is not known: only its shape is checked.
+CONCURRENT = 20  # Lookups at the same time: more than most pools have connections.
+BATCH = 200  # Keys of a batch, if `max_batch` allows them. Good keys are repeated.
 
 Ask = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 

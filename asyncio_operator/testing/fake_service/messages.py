@@ -16,8 +16,7 @@ from aiohttp import web
 from asyncio_operator.checks import Duration, duration, flag, number, positive_int, seconds
 from asyncio_operator.errors import ConfigurationError, describe
 
-PIECES = 10
-"""The number of pieces in which a slow body is sent, if it has at least that many bytes."""
+PIECES = 10  # The number of pieces in which a slow body is sent, if it has at least that many bytes.
 
 
 class Headers(dict[str, str]):
