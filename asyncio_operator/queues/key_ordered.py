@@ -59,7 +59,7 @@ class KeyOrderedStreamElementQueue(UnorderedStreamElementQueue):
 
     def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
         super().__init__(capacity)
-        plain_function("key", key, "a function of a record's value")
+        plain_function("key", key, "a function of a record's value", "the value")
         self._key = key
         self._lines: dict[Any, deque[KeyedEntry]] = {}
         self._runnable: HeapPriorityQueue[KeyedEntry] = HeapPriorityQueue(lambda entry: entry.number)

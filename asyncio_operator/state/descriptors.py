@@ -284,7 +284,7 @@ class ReducingStateDescriptor(_Descriptor):
 
     def __post_init__(self) -> None:
         _Descriptor.__post_init__(self)
-        plain_function(f"reduce of state {self.name!r}", self.reduce, "a function of two values")
+        plain_function(f"reduce of state {self.name!r}", self.reduce, "a function of two values", "one", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +304,9 @@ class AggregatingStateDescriptor(_Descriptor):
             raise ConfigurationError(
                 f"aggregate={name} of state {self.name!r} is a class: an instance is needed, such as {name}()"
             )
-        for method in ("create_accumulator", "add", "get_result", "merge"):
+        for method, count in ("create_accumulator", 0), ("add", 2), ("get_result", 1), ("merge", 2):
             named = f"{method} of aggregate={describe(self.aggregate)} of state {self.name!r}"
-            plain_function(named, getattr(self.aggregate, method, None), "a method")
+            plain_function(named, getattr(self.aggregate, method, None), "a method", *("one", "other")[:count])
 
 
 StateDescriptor = (

@@ -81,7 +81,7 @@ class PriorityQueueSet(PriorityQueue[T]):
 
 def check_function(argument: str, function: F) -> F:
     """The function given; ConfigurationError if it is none, or a coroutine function."""
-    plain_function(argument, function, "a function of one element")
+    plain_function(argument, function, "a function of one element", "the element")
     return function
 
 

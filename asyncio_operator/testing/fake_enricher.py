@@ -106,7 +106,7 @@ class FakeEnricher(Enricher):
         given = [row for found in rows.values() for row in _rows(found)]
         latency = latency if callable(latency) else duration("latency", latency)
         if callable(latency):
-            plain_function("latency", latency, "a number of seconds, or a function of a random.Random")
+            plain_function("latency", latency, "seconds, or a function of a random.Random", "a random.Random")
         is_rate = isinstance(failures, float) and 0 <= failures <= 1
         if not is_rate and not (type(failures) is int and failures >= 0):
             plain_function("failures", failures, _FAILURES, "the key", "the number of its call")

@@ -407,7 +407,7 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
     """The callback, or one that does nothing for None; ConfigurationError if it cannot be called or is async."""
     if callback is None:
         return lambda timer: None
-    plain_function(argument, callback, "a function of one Timer, which may start a task, or None")
+    plain_function(argument, callback, "a function of one Timer, which may start a task, or None", "the timer")
     return callback
 
 

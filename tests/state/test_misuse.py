@@ -75,6 +75,11 @@ class Mean:
         return a[0] + b[0], a[1] + b[1]
 
 
+class Forgetful(Mean):
+    def add(self, value):  # type: ignore[override]
+        return value, 1
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -339,6 +344,9 @@ def test_E1_a_configuration_with_several_cleanups_is_a_value():
         (lambda: untyped.HeapPriorityQueueSet(max, 5, KeyGroupRange(0, 0), 1), "key_of is 5"),
         (lambda: untyped.KeyGroupPartitionedPriorityQueue(5, max, KeyGroupRange(0, 0), 1), "key is 5"),
         (lambda: untyped.BatchPriorityQueueSet(max, 5), "key_of is 5"),
+        (lambda: untyped.HeapPriorityQueue(lambda: 1), "key is .*; it must take one argument, the element"),
+        (lambda: untyped.ReducingStateDescriptor("x", lambda value: value), "reduce of state 'x' is .* two arguments"),
+        (lambda: untyped.AggregatingStateDescriptor("x", Forgetful()), "add of aggregate=.* two arguments"),
         (lambda: untyped.RocksDBStateBackend("a\0b"), "directory"),
         (lambda: untyped.RocksDBStateBackend("\ud800"), r"directory='\\ud800'"),
         (lambda: untyped.RocksDBSnapshot("\ud800"), r"directory='\\ud800'"),

@@ -311,6 +311,8 @@ class Later:
 def test_an_async_callback_is_refused(service, argument, callback):
     with pytest.raises(ConfigurationError, match=f"{argument} is .*async"):
         service(**{argument: callback})
+    with pytest.raises(ConfigurationError, match=f"{argument} is .*; it must take one argument, the timer"):
+        service(**{argument: lambda: None})
 
 
 @pytest.mark.parametrize("queues", ["x", HeapQueues, RocksDBQueues, 5, len])
