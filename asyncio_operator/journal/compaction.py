@@ -44,21 +44,15 @@ class Compacted(NamedTuple):
 
 
 class Compactor:
-    """The steps of a compaction: `inputs`, then `write` for tables in which all rows of a key are together, `commit`.
-
-    Args:
-        place: of the journal.
-        description: of the journal.
-        clock: seconds since the epoch.
-        new_id: returns 32 hexadecimal digits that no other call returns.
-    """
+    """The steps of a compaction: `inputs`, `write` for tables in which all rows of a key are together, `commit`."""
 
     def __init__(
         self,
-        place: Place,
-        description: Description,
+        place: Place,  # Of the journal.
+        description: Description,  # Of the journal.
         *,
-        clock: Clock = wall,
+        clock: Clock = wall,  # Seconds since the epoch.
+        # Returns 32 hexadecimal digits that no other call returns.
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._place = place

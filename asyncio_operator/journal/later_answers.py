@@ -57,25 +57,19 @@ class JournalReader:
     """Reads the files of a journal that were not there at a listing, for the tasks of this process.
 
     Any thread may call it. Reading waits for another reading.
-
-    Args:
-        place: of the journal.
-        description: of the journal.
-        since: the files that the caller has read in another way, replaced ones too.
-        expire_after: shortens the life of answers, in seconds from when they came; None: as they were written.
-        keep_missing: whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
-        clock: seconds since the epoch.
     """
 
     def __init__(
         self,
-        place: Place,
-        description: Description,
+        place: Place,  # Of the journal.
+        description: Description,  # Of the journal.
         *,
-        since: Seen | None = None,
+        since: Seen | None = None,  # The files that the caller has read in another way, replaced ones too.
+        # Shortens the life of answers, in seconds from when they came; None: as they were written.
         expire_after: float | None = None,
+        # Whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
         keep_missing: bool = True,
-        clock: Clock = wall,
+        clock: Clock = wall,  # Seconds since the epoch.
         monotonic: Clock = monotonic,
     ) -> None:
         self.place = place  # What it reads.

@@ -48,38 +48,27 @@ _LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "S
 
 
 class JournalWriter:
-    """Writes the answers of one attempt of a task.
-
-    Args:
-        place: of the journal.
-        description: of the journal, as `open_journal` gives it.
-        columns: makes columns of what was appended, without answers that are not kept, in the writer's thread.
-        label: begins the text of `_run`, such as application, stage, partition and attempt.
-        flush_every: seconds that an answer waits at most.
-        expire_after: seconds that an answer lives; None: for ever.
-        on_room: called in the writer's thread when there is room again after there was none, and when it fails.
-        patience: seconds for which a failing write is repeated.
-        first_pause: seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
-        clock, monotonic, new_id: see `WorkerProcess`. Files have times in their names.
-        drive: called after each `append` instead of starting a thread; it has to see that `write_due` is called when
-            `due_in` says so.
-    """
+    """Writes the answers of one attempt of a task."""
 
     def __init__(
         self,
         place: Place,
-        description: Description,
+        description: Description,  # As `open_journal` gives it.
         *,
+        # Makes columns of what was appended, without answers that are not kept, in the writer's thread.
         columns: Callable[[list[Any]], Iterable[AnswerBatch]] = iter,
-        label: str = "",
-        flush_every: float = 1.0,
-        expire_after: float | None = None,
+        label: str = "",  # Begins the text of `_run`, such as application, stage, partition and attempt.
+        flush_every: float = 1.0,  # Seconds that an answer waits at most.
+        expire_after: float | None = None,  # Seconds that an answer lives; None: for ever.
+        # Called in the writer's thread when there is room again after there was none, and when it fails.
         on_room: Callable[[], object] | None = None,
-        patience: float = PATIENCE,
+        patience: float = PATIENCE,  # Seconds for which a failing write is repeated.
+        # Seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
         first_pause: float = 0.1,
-        clock: Clock = wall,
+        clock: Clock = wall,  # As the next two: see `WorkerProcess`. Files have times in their names.
         monotonic: Clock = monotonic,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        # Called after each `append` instead of starting a thread; sees that `write_due` is called when `due_in` says.
         drive: Callable[[JournalWriter], object] | None = None,
     ) -> None:
         self._place = place

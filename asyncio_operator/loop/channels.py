@@ -151,20 +151,15 @@ class ToLoop(Input):
 
 
 class FromLoop:
-    """Elements from the loop to a thread.
-
-    Args:
-        limit: the most elements that wait for the thread, but for those of `put_nowait`.
-        pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
-        bell: wakes the thread; None: a new one.
-    """
+    """Elements from the loop to a thread."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        limit: int = AHEAD,
+        limit: int = AHEAD,  # The most elements that wait for the thread, but for those of `put_nowait`.
+        # Seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
         pulse: float | None = None,
-        bell: Bell | None = None,
+        bell: Bell | None = None,  # Wakes the thread; None: a new one.
     ) -> None:
         self._loop = loop
         self._pulse = pulse

@@ -51,28 +51,20 @@ class LoopFrame:
 
     Entering it starts nothing. Call `start` inside of the ``with`` block: what interrupts the start is followed by the
     end of the block, which ends the coroutine and the feeding, and raises an error that was not raised yet.
-
-    Args:
-        main: gets the channel of its inputs and that of its outputs.
-        patience: seconds to wait for the end of a cancelled `main`.
-        read_ahead: the maximum number of inputs that wait for `main`.
-        ahead: the maximum number of outputs that wait for the caller; then `main` waits.
-        pulse: see `FromLoop`.
-        name: name of the function that it runs, for messages.
-        bells: those of the channels; None: new ones.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        # Gets the channel of its inputs and that of its outputs.
         main: Callable[[ToLoop, FromLoop], Coroutine[Any, Any, None]],
         *,
-        patience: float,
-        read_ahead: int = AHEAD,
-        ahead: int = AHEAD,
-        pulse: float | None = None,
-        name: str = FUNCTION,
-        bells: tuple[Bell | None, Bell | None] = (None, None),
+        patience: float,  # Seconds to wait for the end of a cancelled `main`.
+        read_ahead: int = AHEAD,  # The maximum number of inputs that wait for `main`.
+        ahead: int = AHEAD,  # The maximum number of outputs that wait for the caller; then `main` waits.
+        pulse: float | None = None,  # See `FromLoop`.
+        name: str = FUNCTION,  # Name of the function that it runs, for messages.
+        bells: tuple[Bell | None, Bell | None] = (None, None),  # Those of the channels; None: new ones.
     ) -> None:
         self.source = ToLoop(loop, read_ahead, bells[0])
         self.sink = FromLoop(loop, ahead, pulse, bells[1])

@@ -171,18 +171,14 @@ class Permits:
     def returned(
         self,
         weights: Mapping[str, float],
+        # The true weights, instead of the estimates in `weights`, as far as they are known.
         settled: Mapping[str, float] | None,
-        started: float,
+        started: float,  # The time that `started` got.
         now: float,
+        # False: the source bills nothing but what is settled, so nothing else was spent (law G11).
         billed: bool = True,
     ) -> None:
-        """A started call is over.
-
-        Args:
-            settled: the true weights, instead of the estimates in `weights`, as far as they are known.
-            started: the time that `started` got.
-            billed: False: the source bills nothing but what is settled, so nothing else was spent (law G11).
-        """
+        """A started call is over."""
         self._running -= 1
         if (slots := self._slots) is not None:
             slots.ready += 1

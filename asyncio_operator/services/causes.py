@@ -58,21 +58,14 @@ class Cause(NamedTuple):
 def lookup_error(
     error: BaseException,
     cause: Cause,
-    subject: str,
+    subject: str,  # Names the enricher.
     secrets: Secrets,
     *,
-    key: str = "",
-    words: str | None = None,
-    answered: bool = False,
+    key: str = "",  # The key that was looked up; it is not shown if no key causes the error.
+    words: str | None = None,  # The error's own words, if they are not its text.
+    answered: bool = False,  # Whether the error is an answer of the source, which then bills nothing.
 ) -> EnricherError:
-    """The error of a lookup that failed with `error`.
-
-    Args:
-        subject: names the enricher.
-        key: the key that was looked up; it is not shown if no key causes the error.
-        words: the error's own words, if they are not its text.
-        answered: whether the error is an answer of the source, which then bills nothing.
-    """
+    """The error of a lookup that failed with `error`."""
     about = f"{subject}, {key}" if key and not cause.any_key else subject
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
     # A statement that the server has cut at a time limit may have been worked on until then, as one without an answer.

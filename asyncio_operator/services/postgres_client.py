@@ -116,24 +116,16 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
 
 
 async def connect(
-    dsn: str,
-    seconds: float | None,
-    application: str,
+    dsn: str,  # Where to connect to.
+    seconds: float | None,  # For all of it; None: no limit.
+    application: str,  # What the server calls the client, unless the DSN says that.
     *,
+    # Prepared statements that it keeps; with 0 no statement has a name, so that each is right behind every pooler.
     statement_cache_size: int = 0,
     kind: type[Session] = Session,
-    command_timeout: float | None = None,
+    command_timeout: float | None = None,  # Seconds for each statement; None: no limit.
 ) -> Any:
-    """A new connection of the class `kind` that has answered a first statement.
-
-    Args:
-        dsn: where to connect to.
-        seconds: for all of it; None: no limit.
-        application: what the server calls the client, unless the DSN says that.
-        statement_cache_size: prepared statements that it keeps; with 0 no statement has a name, so that each is right
-            behind every pooler.
-        command_timeout: seconds for each statement; None: no limit.
-    """
+    """A new connection of the class `kind` that has answered a first statement."""
     settings = {} if "application_name" in options_of(dsn) else {"application_name": application}
     async with asyncio.timeout(seconds):
         session: Any = await asyncpg.connect(

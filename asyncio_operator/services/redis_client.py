@@ -120,23 +120,17 @@ def secrets_of(url: str) -> Secrets:
 
 
 class RedisClient:
-    """A client on the loop that opened it.
-
-    Args:
-        connect_timeout: seconds to make a connection, and for a function to return the URL; 0: no limit.
-        again: the number of times that a command is sent again at once if its connection is lost.
-        kind: what the URL is called in messages, and how it is checked.
-        cluster: whether the URL leads to a node of a cluster, from which the client learns the others. A node that does
-            not answer a command within `connect_timeout` is then taken for lost.
-    """
+    """A client on the loop that opened it."""
 
     def __init__(
         self,
         source: Url,
         *,
-        connect_timeout: float,
-        again: int,
-        kind: SecretSource[str] = URL,
+        connect_timeout: float,  # Seconds to make a connection, and for a function to return the URL; 0: no limit.
+        again: int,  # The number of times that a command is sent again at once if its connection is lost.
+        kind: SecretSource[str] = URL,  # What the URL is called in messages, and how it is checked.
+        # Whether the URL leads to a node of a cluster, from which the client learns the others. A node that does not
+        # answer a command within `connect_timeout` is then taken for lost.
         cluster: bool = False,
     ) -> None:
         self._source = source

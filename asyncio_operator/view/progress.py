@@ -127,19 +127,13 @@ def display_here() -> Display:
 
 
 class Watch:
-    """Shows moments from a thread of its own, until it is stopped.
-
-    Args:
-        every: seconds between two lines. What moves does so each second, or more often if this is less.
-        statistics: returns the figures so far.
-        tasks: returns the tasks of the stages that run. It may raise.
-    """
+    """Shows moments from a thread of its own, until it is stopped."""
 
     def __init__(
         self,
-        every: float,
-        statistics: Callable[[], EnrichmentStatistics],
-        tasks: Callable[[], Tasks],
+        every: float,  # Seconds between two lines. What moves does so each second, or more often if this is less.
+        statistics: Callable[[], EnrichmentStatistics],  # Returns the figures so far.
+        tasks: Callable[[], Tasks],  # Returns the tasks of the stages that run. It may raise.
         display: Display,
     ) -> None:
         self._statistics = statistics

@@ -135,24 +135,19 @@ def latest(rows: DataFrame, keys: Sequence[str], expire_after: float | None) -> 
 
 def with_known(
     df: DataFrame,
-    positions: Sequence[int],
+    positions: Sequence[int],  # Of the key columns in `df`.
     *,
     contents: Contents,
     journal: Journal,
-    columns: Sequence[str],
-    keeps_order: bool,
+    columns: Sequence[str],  # Of the answers.
+    keeps_order: bool,  # The rows stay in the order of all rows of `df`.
+    # The condition under which an answer is known, of its first row as `row`, with columns `a0`, `a1`, ...
     where: str | None = None,
 ) -> DataFrame:
     """The rows of `df`, and at the end a column with the known answer of each row's key.
 
     It is null if no answer is known, else struct<ends: bigint, rows: array<struct>>: when it expires (see `latest`),
     and its rows; a miss has none. Columns get other names, positions stay.
-
-    Args:
-        positions: of the key columns in `df`.
-        columns: of the answers.
-        keeps_order: the rows stay in the order of all rows of `df`.
-        where: the condition under which an answer is known, of its first row as `row`, with columns `a0`, `a1`, ...
     """
     spark, numbered = df.sparkSession, df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     kinds = [_widest(df.schema.fields[position].dataType) for position in positions]

@@ -87,21 +87,15 @@ class Rows:
 
 
 class Enrichment:
-    """Builds the output of one task, and counts its rows by outcome.
-
-    Args:
-        missing: makes the error for a key without a row, if the layout requires one. With a time: none of its rows
-            held then.
-        cheap: to look up a key costs about as much as to find its duplicates.
-        held: False: values that Python cannot hold are keys too.
-    """
+    """Builds the output of one task, and counts its rows by outcome."""
 
     def __init__(
         self,
         layout: Layout,
+        # Makes the error for a key without a row, if the layout requires one. With a time: none of its rows held then.
         missing: Callable[..., Exception] = MissingKeyError,
-        cheap: bool = False,
-        held: bool = True,
+        cheap: bool = False,  # To look up a key costs about as much as to find its duplicates.
+        held: bool = True,  # False: values that Python cannot hold are keys too.
     ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""

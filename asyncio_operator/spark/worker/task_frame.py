@@ -47,35 +47,24 @@ READ_AHEAD = 2  # The number of batches read from Spark ahead of the loop: one i
 
 
 def outputs_of(
-    inputs: Iterable[Any],
+    inputs: Iterable[Any],  # Read on a thread of its own, and passed to `main`.
     main: Callable[[ToLoop, FromLoop], Coroutine[Any, Any, None]],
     *,
-    name: str,
-    patience: float = TASK_END,
-    ahead: int = AHEAD,
-    read_ahead: int = READ_AHEAD,
-    watch: float = WATCH_INTERVAL,
+    name: str,  # Name of the user's function, for the log.
+    patience: float = TASK_END,  # Seconds to wait for the end of a cancelled `main`.
+    ahead: int = AHEAD,  # The maximum number of outputs that wait for the main thread; then `main` waits.
+    read_ahead: int = READ_AHEAD,  # The maximum number of inputs that wait for `main`.
+    watch: float = WATCH_INTERVAL,  # Seconds between two pulses.
+    # Raises if outputs are no longer read; by default the result of `spark_watch`.
     check_taker: Callable[[], None] | None = None,
-    propagated: Propagated | None = None,
-    singly: bool = False,
-    asks: bool = False,
+    propagated: Propagated | None = None,  # The driver's trace context, and the function that sets up OpenTelemetry.
+    singly: bool = False,  # `main` hands outputs over with `one_by_one`.
+    asks: bool = False,  # An `ASKED` comes before each input is read.
 ) -> Generator[Any]:
     """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
 
     Every `watch` seconds it yields a `PULSE`. The caller must then write something to Spark, however little: only after
     a write can the end of Spark's connection be seen.
-
-    Args:
-        inputs: read on a thread of its own, and passed to `main`.
-        name: name of the user's function, for the log.
-        patience: seconds to wait for the end of a cancelled `main`.
-        ahead: the maximum number of outputs that wait for the main thread; then `main` waits.
-        read_ahead: the maximum number of inputs that wait for `main`.
-        watch: seconds between two pulses.
-        check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
-        propagated: the driver's trace context, and the function that sets up OpenTelemetry.
-        singly: `main` hands outputs over with `one_by_one`.
-        asks: an `ASKED` comes before each input is read.
 
     Raises:
         BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs has ended.

@@ -178,13 +178,6 @@ PATIENCE = 2000
 class Database:
     """An open RocksDB directory.
 
-    Args:
-        directory: created if it is missing; its parent too.
-        look: called with a read-only `Database` on an existing directory, before it is opened. If it raises, the
-            directory is not changed.
-        read_only: takes no lock and writes nothing.
-        options: the limits of RocksDB; None is the defaults.
-
     Raises:
         ConfigurationError: `directory` is not a path, or `options` has the wrong type.
         StateError: it is locked, damaged, or holds other files.
@@ -192,11 +185,13 @@ class Database:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path,  # Created if it is missing; its parent too.
         *,
+        # Called with a read-only `Database` on an existing directory, before it is opened. If it raises, the directory
+        # is not changed.
         look: Callable[[Database], object] | None = None,
-        read_only: bool = False,
-        options: RocksDBOptions | None = None,
+        read_only: bool = False,  # It takes no lock and writes nothing.
+        options: RocksDBOptions | None = None,  # The limits of RocksDB; None is the defaults.
     ) -> None:
         self.path = check_directory(directory)
         check_process(f"the RocksDB directory {self.path}")

@@ -34,27 +34,18 @@ Weigh = Callable[[FakeRequest], Mapping[str, float]] | Mapping[str, str]
 
 
 class ServiceLimits:
-    """The limits of one service.
-
-    Args:
-        limits: each a `Limit` or a `RateLimit`; None: none.
-        headers: how answers report limits; None: only ``Retry-After``, with a refusal.
-        weigh: a function of a request that returns its weights by unit, or a mapping from units to dotted paths into
-            its JSON. "calls" is counted.
-        usage: a mapping from units to dotted paths into answers: the true weights of the requests that got them.
-        journey: seconds by which the journeys of two requests may differ. Windows are shorter by this.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-    """
+    """The limits of one service. ConfigurationError if an argument is wrong."""
 
     def __init__(
         self,
         limits: Sequence[Limit | RateLimit] | None,
-        headers: str | None,
+        headers: str | None,  # How answers report limits; None: only ``Retry-After``, with a refusal.
+        # A function of a request that returns its weights by unit, or a mapping from units to dotted paths into its
+        # JSON. "calls" is counted.
         weigh: Weigh | None,
+        # A mapping from units to dotted paths into answers: the true weights of the requests that got them.
         usage: Mapping[str, str] | None,
-        journey: float,
+        journey: float,  # Seconds by which the journeys of two requests may differ. Windows are shorter by this.
     ) -> None:
         if isinstance(limits, str) or not isinstance(limits, Sequence | None):
             raise must_be("limits", limits, "a list of Limit objects")
