@@ -131,13 +131,8 @@ class TableEnricher(Enricher):
     ) -> None:
         if isinstance(source, Enricher):
             source = _WholeTable(source)
-        is_path = isinstance(source, str | os.PathLike)
-        if (
-            isinstance(source, Sequence)
-            and not is_path
-            and source
-            and all(isinstance(one, str | os.PathLike) for one in source)
-        ):
+        is_path = _is_path(source)
+        if isinstance(source, Sequence) and not is_path and source and all(map(_is_path, source)):
             source = tuple(map(os.fspath, source))
         elif not (is_path or isinstance(source, pa.Table) or callable(source)):
             raise ConfigurationError(
@@ -396,6 +391,10 @@ class TableEnricher(Enricher):
             shown = describe(source.enricher)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
         return f"TableEnricher({shown}, key={[*self.key]!r}{columns})"
+
+
+def _is_path(source: object) -> bool:
+    return isinstance(source, str | os.PathLike) and source != ""
 
 
 def _shown_path(path: str) -> str:

@@ -252,6 +252,8 @@ def test_a_schema_converts_mappings_and_casts_tables() -> None:
     ("arguments", "says"),
     [
         ({"source": 7}, "source is 7"),
+        ({"source": ""}, "source is ''"),
+        ({"source": [""]}, r"source is \[''\]"),
         ({"source": lambda path: path}, "source is .* it must take no arguments"),
         ({"reload_every": 5}, "never changes"),
     ],
