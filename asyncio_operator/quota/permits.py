@@ -451,11 +451,17 @@ class Reports:
 
     def close(self, number: int, moved: list[list[Any]], debts: dict[str, float], now: float) -> None:
         """Put all open reports into the message of this number."""
+        hints: Json = {}
+        for unit, (heard, hint) in self._hints.items():
+            if hint.reset_after is not None:
+                hint = replace(hint, reset_after=max(0.0, hint.reset_after - (now - heard)))
+            # A remaining 0 is said, though it equals False.
+            hints[unit] = {name: one for name, one in asdict(hint).items() if one is not None and one is not False}
         report: Json = {
             "moved": moved,
             "debts": debts,
             "refused": self._refused,
-            "hints": {unit: _as_json(hint, now - heard) for unit, (heard, hint) in self._hints.items()},
+            "hints": hints,
             "pause": max(0.0, self._paused_until - now),
         }
         self._begin()
@@ -472,10 +478,3 @@ class Reports:
     def confirmed(self) -> None:
         """A reply has come."""
         self._sent.clear()
-
-
-def _as_json(hint: Hint, age: float) -> Json:
-    if hint.reset_after is not None:
-        hint = replace(hint, reset_after=max(0.0, hint.reset_after - age))
-    # A remaining 0 is said, though it equals False.
-    return {name: value for name, value in asdict(hint).items() if value is not None and value is not False}

@@ -70,11 +70,8 @@ class Secrets:
         folded = text.casefold()
         for secret, letters in self._letters.items():
             if letters in folded:
-                text = _pattern(secret).sub(self._hidden, text)
+                text = _pattern(secret).sub(lambda found: found[0] if found[0] in self._public else _HIDDEN, text)
         return text
-
-    def _hidden(self, found: re.Match[str]) -> str:
-        return found[0] if found[0] in self._public else _HIDDEN
 
     def line(self, text: str, limit: int) -> str:
         """A text as one printable line without secrets. It is cut after hiding, so that no half of a secret is left."""

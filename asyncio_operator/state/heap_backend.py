@@ -234,8 +234,6 @@ class Round:
     def _look(self, deadline: int, now: int, discard: Callable[[Record], None]) -> None:
         """Discards the next record if it has expired, or counts it for the bound and moves on; begins its life before
         that."""
-        if self._next >= len(self._times):
-            return
         time = self._times[self._next]
         if time == NOT_BEGUN:
             time = self._times[self._next] = self._records[self._next][0] = now

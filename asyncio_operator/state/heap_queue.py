@@ -67,7 +67,9 @@ class OrderedEntries:
             block = self._blocks[place - 1]
             block[entry[1]] = entry
             if len(block) > BLOCK:
-                self._split(place - 1)
+                entries = sorted(block.values(), key=_priority)
+                self._blocks[place - 1] = {entry[1]: entry for entry in entries[: len(entries) // 2]}
+                self._insert(place, entries[len(entries) // 2 :])
             return False
         front = self.front
         insort(front, entry)
@@ -114,12 +116,6 @@ class OrderedEntries:
             # Sorted before anything is changed: the comparison is that of the user's priorities.
             self.front = sorted(self._blocks[0].values(), key=_priority)
             del self._blocks[0], self._bounds[0], self._priorities[0]
-
-    def _split(self, place: int) -> None:
-        entries = sorted(self._blocks[place].values(), key=_priority)
-        half = len(entries) // 2
-        self._blocks[place] = {entry[1]: entry for entry in entries[:half]}
-        self._insert(place + 1, entries[half:])
 
     def _insert(self, place: int, entries: list[Entry]) -> None:
         self._bounds.insert(place, entries[0][:2])

@@ -249,17 +249,12 @@ def _iso(value: time | datetime) -> bytes:
     return (value.isoformat() + ("F" if value.fold else "")).encode()
 
 
-def _span(data: bytes, at: int) -> tuple[int, int]:
-    start = at + 4
-    end = start + _uint32.unpack_from(data, at)[0]
-    if end > len(data):
-        raise ValueError("the bytes end too early")
-    return start, end
-
-
 def _read_raw(decode: Callable[[bytes], Any]) -> Callable[[bytes, int], tuple[Any, int]]:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        start, end = _span(data, at)
+        start = at + 4
+        end = start + _uint32.unpack_from(data, at)[0]
+        if end > len(data):
+            raise ValueError("the bytes end too early")
         return decode(data[start:end]), end
 
     return read

@@ -80,8 +80,6 @@ def serialize_timer(timer: Timer) -> bytes:
 
 def deserialize_timer(data: bytes) -> Timer:
     """The inverse of `serialize_timer`; StateError for other bytes."""
-    if len(data) < 8:
-        raise StateError(f"damaged timer {describe(data)}: restore a snapshot")
     key, position = deserialize_key(data, 8)
     namespace, end = deserialize_key(data, position)
     if end != len(data):
