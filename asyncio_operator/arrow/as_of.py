@@ -21,8 +21,7 @@ import pyarrow.types as kinds
 from asyncio_operator.arrow.column_answers import ColumnAnswers, runs
 from asyncio_operator.arrow.key_arrays import Ints, canonical_array
 
-DAY = 86_400_000_000
-"""Microseconds."""
+DAY = 86_400_000_000  # Microseconds.
 
 FURTHEST_DAY = 100_000_000
 """Days from 1970 beyond which dates are all the same: microseconds do not reach much further, and no timestamp does."""

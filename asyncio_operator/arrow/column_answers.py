@@ -100,8 +100,7 @@ MOST_UNUSED = 2
 """The rows for each needed one up to which a table is used whole: to copy it costs less than to pick its rows."""
 
 
-Piece = tuple[Any, ColumnAnswers]
-"""The places of keys, as a slice or an array, and their answers."""
+Piece = tuple[Any, ColumnAnswers]  # The places of keys, as a slice or an array, and their answers.
 
 
 def joined(pieces: Sequence[Piece], count: int, needed: Any = None) -> ColumnAnswers:

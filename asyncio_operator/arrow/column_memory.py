@@ -20,14 +20,9 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import Ints
     from asyncio_operator.arrow.key_index import ArrowKeys, Mask, Words
 
-MOST_KEYS = 250_000
-"""Keys that a task remembers: as many rows of 256 bytes as `MOST_BYTES`."""
-
-MOST_BYTES = 64 * 2**20
-"""Bytes of their keys and answers."""
-
-SPAN = 0.01
-"""The part of the time to remember that one block may span. Its memory is freed as a whole."""
+MOST_KEYS = 250_000  # Keys that a task remembers: as many rows of 256 bytes as `MOST_BYTES`.
+MOST_BYTES = 64 * 2**20  # Bytes of their keys and answers.
+SPAN = 0.01  # The part of the time to remember that one block may span. Its memory is freed as a whole.
 
 BLOCK = 25_000
 """Keys from which a block takes no more, unless there are many: a batch takes rows of each column from each block."""
@@ -35,8 +30,7 @@ BLOCK = 25_000
 ABOUT = np.dtype([("attempts", np.int32), ("latency", np.float64), ("http_status", np.float64)])
 """What the call of an answer took. NaN: there is none."""
 
-LEAST = 1_000
-"""Places without a key. Fewer are not worth a copy of all others."""
+LEAST = 1_000  # Places without a key. Fewer are not worth a copy of all others.
 
 
 class PlaceTable:

@@ -32,11 +32,8 @@ Column = Any
 """A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one array cannot hold the values, as with more than 2 GB of
 text."""
 
-SIMILAR = 0.75
-"""How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places."""
-
-MOST_FIELDS = 200
-"""Fields of a row in which misspelt names are looked for."""
+SIMILAR = 0.75  # How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places.
+MOST_FIELDS = 200  # Fields of a row in which misspelt names are looked for.
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -233,8 +230,7 @@ _CLASSES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (kinds.is_duration, datetime.timedelta),
 )
 
-_STEPS = {"ms": 1_000, "s": 1_000_000}
-"""The microseconds of the units that are coarser than Python's times."""
+_STEPS = {"ms": 1_000, "s": 1_000_000}  # The microseconds of the units that are coarser than Python's times.
 
 
 @lru_cache(maxsize=1000)

@@ -28,8 +28,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator.arrow.type_names import in_ddl, shown_type
 
-MOST_DIGITS = 38
-"""Of a number in 128 bits."""
+MOST_DIGITS = 38  # Of a number in 128 bits.
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 

@@ -191,8 +191,7 @@ def _canonical_floats(array: pa.Array) -> pa.Array:
     return pc.if_else(nans, pa.scalar(NAN, array.type), array) if nans.true_count else array
 
 
-_LARGEST = 1 << 62
-"""A bound of joint numbers, within 64 bits."""
+_LARGEST = 1 << 62  # A bound of joint numbers, within 64 bits.
 
 
 def joint_numbers(

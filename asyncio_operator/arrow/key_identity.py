@@ -27,8 +27,7 @@ from uuid import UUID
 NAN: Final = float("nan")
 """The one NaN. Dictionaries and tuples compare by ``is`` before ``==``, so they find it, and no other NaN."""
 
-DECIMAL_NAN: Final = Decimal("NaN")
-"""The one NaN among decimals."""
+DECIMAL_NAN: Final = Decimal("NaN")  # The one NaN among decimals.
 
 
 def canonical_key(key: Any) -> Any:

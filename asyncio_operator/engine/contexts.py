@@ -89,8 +89,7 @@ class OwnContexts:
         self._own.run(self._complete, slot, result, started)
 
 
-Doubtful = Sequence[tuple[ContextVar[Any], Any]]
-"""Variables whose values can be equal without being the same object."""
+Doubtful = Sequence[tuple[ContextVar[Any], Any]]  # Variables whose values can be equal without being the same object.
 
 
 def doubtful_values(context: Context) -> Doubtful:

@@ -100,8 +100,7 @@ class Owner(Protocol):
         """A flight for each of them, which gets its outcome."""
 
 
-Piece = tuple[Owner, Sequence[Any]]
-"""An owner, and positions of elements in it."""
+Piece = tuple[Owner, Sequence[Any]]  # An owner, and positions of elements in it.
 
 
 def joined(pieces: Sequence[Any]) -> Sequence[Any]:

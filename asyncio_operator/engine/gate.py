@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 REFUSED = (CircuitOpenError, BudgetExceeded, CoordinatorError, ResultError)
 """What `start` and `weights` raise about a call that may not start."""
 
-REFUSALS = 100
-"""Refused calls in a row after which the loop turns, so that other code runs."""
+REFUSALS = 100  # Refused calls in a row after which the loop turns, so that other code runs.
 
 
 def only_counts(budget: Budget) -> bool:

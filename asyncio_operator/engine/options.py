@@ -23,8 +23,7 @@ from asyncio_operator.quota.usage import Weigh
 Mode = Literal["ordered", "unordered"]
 """The order in which results leave: that of the input, or that in which they come."""
 
-OperatorMode = Literal[Mode, "key_ordered"]
-"""Without Spark, the calls of one key may also run one after the other."""
+OperatorMode = Literal[Mode, "key_ordered"]  # Without Spark, the calls of one key may also run one after the other.
 
 KINDS: dict[str, type] = {
     "retry": Retry,

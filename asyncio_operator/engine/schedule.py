@@ -22,8 +22,7 @@ IDLE_TURNS = 10
 """With ``linger=0``, the loop counts as idle after this many turns without a new element. An element of an asynchronous
 input takes a few turns."""
 
-A_TURN_LATER = -inf
-"""Used instead of a time: after the next turn of the loop."""
+A_TURN_LATER = -inf  # Used instead of a time: after the next turn of the loop.
 
 
 class Schedule:

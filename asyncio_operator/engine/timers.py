@@ -21,13 +21,11 @@ from asyncio_operator.engine.timing import COARSEST
 if TYPE_CHECKING:
     from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 
-Ring = Callable[[Any, float], object]
-"""Called with the subject of a timer, and the time."""
+Ring = Callable[[Any, float], object]  # Called with the subject of a timer, and the time.
 
 Timer = tuple[float, Ring, Any]
 
-GROUP = KEY = 0
-"""A run's timers are never divided: they have one key group, and one key."""
+GROUP = KEY = 0  # A run's timers are never divided: they have one key group, and one key.
 
 
 class Timers:

@@ -102,8 +102,7 @@ class Turn:
         self._standing = 0
 
 
-End = asyncio.Task[BaseException | None]
-"""A task that returns its error, and does not raise it."""
+End = asyncio.Task[BaseException | None]  # A task that returns its error, and does not raise it.
 
 
 async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | None:

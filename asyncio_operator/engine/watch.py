@@ -18,8 +18,7 @@ from asyncio_operator.loop.forks import forget_in_child
 
 logger = logging.getLogger("asyncio_operator.loop")
 
-INTERVAL = 1.0
-"""Seconds between two samples. What blocks for less than some seconds in all is not worth a warning."""
+INTERVAL = 1.0  # Seconds between two samples. What blocks for less than some seconds in all is not worth a warning.
 
 LOOKS = 5
 HELD = 4
@@ -36,11 +35,8 @@ _LIBRARIES = ("aiohttp", "asyncpg", "numpy", "opentelemetry", "pyarrow", "redis"
 
 _warned: set[str] = set()
 
-_runs: dict[object, LoopWatch] = {}
-"""The runs of this process that are watched."""
-
-_thread: threading.Thread | None = None
-"""Looks at them while there are any."""
+_runs: dict[object, LoopWatch] = {}  # The runs of this process that are watched.
+_thread: threading.Thread | None = None  # Looks at them while there are any.
 
 
 def _start() -> None:

@@ -56,8 +56,7 @@ def copied(value: Any) -> Any:
     return bytes(value) if kind is memoryview else copy.deepcopy(value)
 
 
-FEW = 50
-"""Answers below which each is checked by itself: to make a table of them would cost more."""
+FEW = 50  # Answers below which each is checked by itself: to make a table of them would cost more.
 
 _SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 

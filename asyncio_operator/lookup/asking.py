@@ -27,15 +27,13 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.attempts import Attempts
     from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 
-QUESTIONS = 2
-"""Groups that are asked for at a time: the next one is on its way while an answer is read."""
+QUESTIONS = 2  # Groups that are asked for at a time: the next one is on its way while an answer is read.
 
 ENOUGH = 100
 """Keys that wait for a call, at most those of one group. While there are more, no further key is asked for: the calls
 decide the pace."""
 
-Piece = tuple[Any, Sequence[Any]]
-"""An `OpenBatch`, and the positions of some of its keys."""
+Piece = tuple[Any, Sequence[Any]]  # An `OpenBatch`, and the positions of some of its keys.
 
 
 class Asking(ABC):

@@ -34,17 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncio_operator.cache")
 
-FOREVER: Final = 1e12
-"""Seconds: 30,000 years."""
-
-MOST_PLACES = 4
-"""Journals of which a cache knows the keys: those that were used last."""
-
-SWEPT = 2
-"""Every write checks this many of the least recently used entries: twice as many as it adds."""
-
-Slot = Any
-"""What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory."""
+FOREVER: Final = 1e12  # Seconds: 30,000 years.
+MOST_PLACES = 4  # Journals of which a cache knows the keys: those that were used last.
+SWEPT = 2  # Every write checks this many of the least recently used entries: twice as many as it adds.
+Slot = Any  # What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory.
 
 
 class AnswerSerializer(BuiltinSerializer):

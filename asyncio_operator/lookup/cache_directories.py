@@ -48,17 +48,13 @@ if TYPE_CHECKING:
 
 REDIS = "asyncio_operator.services.redis_values"
 
-FORMAT: Final = 3
-"""Of what a cache writes to disk."""
-
-DAMAGED: Final = " is damaged: "
-"""In the message of an error about a damaged directory."""
+FORMAT: Final = 3  # Of what a cache writes to disk.
+DAMAGED: Final = " is damaged: "  # In the message of an error about a damaged directory.
 
 SPECIFICATION = ValueStateDescriptor("specification")
 """The state of a cache on disk that names the specification of its answers."""
 
-UNUSED = 16
-"""Unused caches that a process keeps: more than one query has, and a limit for a notebook with hundreds."""
+UNUSED = 16  # Unused caches that a process keeps: more than one query has, and a limit for a notebook with hundreds.
 
 OpenState = Callable[[Path], "RocksDBStateBackend"]
 
@@ -67,8 +63,7 @@ logger = logging.getLogger("asyncio_operator.cache")
 _locked: set[Path] = set()
 """Directories that this process has locked. A lock of the system does not stop the same process from locking again."""
 
-_locking = threading.Lock()
-"""Held while a directory is locked: several threads may open caches at the same time."""
+_locking = threading.Lock()  # Held while a directory is locked: several threads may open caches at the same time.
 
 
 def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
@@ -126,8 +121,7 @@ def open_cache(
         raise
 
 
-Caches = Lent[str, asyncio.Task[AnyCache]]
-"""By their names."""
+Caches = Lent[str, asyncio.Task[AnyCache]]  # By their names.
 
 
 def new_caches() -> Caches:
@@ -178,8 +172,7 @@ async def _close_opened(opening: asyncio.Task[AnyCache]) -> None:
         await asyncio.to_thread(opening.result().close)
 
 
-caches = new_caches()
-"""Of this process."""
+caches = new_caches()  # Of this process.
 
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncio_operator.cache")
 
 
-MANY = 5_000
-"""Answers that a place stores at once, if it does not need them before."""
+MANY = 5_000  # Answers that a place stores at once, if it does not need them before.
 
 
 class Learnt(NamedTuple):

@@ -24,8 +24,7 @@ BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
 flight."""
 
-FLUSH = 0.1
-"""Seconds after which the ready outcomes of an incomplete batch are delivered: half of what law X9 allows."""
+FLUSH = 0.1  # Seconds after which the ready outcomes of an incomplete batch are delivered: half of what law X9 allows.
 
 STARVED_FLUSH = 0.005
 """The same while calls wait for the room that this makes. It is many times the cost of a search for ready outcomes."""

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import Piece
     from asyncio_operator.arrow.key_index import ArrowKeys
 
-PENDING: Any = object()
-"""The placeholder of an outcome that has not arrived yet."""
-
-IN_COLUMNS: Any = object()
-"""An outcome that is in the columns of its batch."""
+PENDING: Any = object()  # The placeholder of an outcome that has not arrived yet.
+IN_COLUMNS: Any = object()  # An outcome that is in the columns of its batch.
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +44,7 @@ class Answer:
     http_status: int | None = None
 
 
-TURNS = count()
-"""Numbers what comes, in its order."""
+TURNS = count()  # Numbers what comes, in its order.
 
 
 class Calls(NamedTuple):
@@ -72,8 +68,7 @@ class Calls(NamedTuple):
     names: Sequence[int] | None = None
 
 
-ONE_CALL = Calls()
-"""Nothing is known of the calls but that each answer took one."""
+ONE_CALL = Calls()  # Nothing is known of the calls but that each answer took one.
 
 
 @dataclass(slots=True, eq=False)

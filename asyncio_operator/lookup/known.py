@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 MOST: Final = 500_000
 """Keys of `NotedKeys`: about 60 MB. A key that is forgotten is written once more, which changes no answer."""
 
-HELD: Any = object()
-"""Instead of an answer of `renew`: another worker looks the key up."""
+HELD: Any = object()  # Instead of an answer of `renew`: another worker looks the key up.
 
 
 class KnownAnswers(ABC):

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 AT_ONCE = 1_000
 """Calls whose results wait. Their objects start the garbage collector, which takes the longer the more there are."""
 
-NAMED = 256
-"""Answers below which places get the names of their keys."""
+NAMED = 256  # Answers below which places get the names of their keys.
 
 Result = tuple[int, Any, float, Any]
 """A position, the result that has come for it, the seconds of its call, and the call, if there is one."""

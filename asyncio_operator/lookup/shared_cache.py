@@ -71,17 +71,13 @@ if TYPE_CHECKING:
 
 MAGIC = b"AOC1"
 
-ROUNDS = 50_000
-"""Of PBKDF2: 20 ms, once for each enricher in a process."""
-
-LONGEST_KEY = 100
-"""Bytes of a key in a name."""
+ROUNDS = 50_000  # Of PBKDF2: 20 ms, once for each enricher in a process.
+LONGEST_KEY = 100  # Bytes of a key in a name.
 
 LARGEST = 1 << 20
 """Bytes of an answer. A larger one is not shared: reading it would hold up the answers of all other keys."""
 
-MOST_DIGITS = 1000
-"""Of a decimal, before or after the point. Those of Arrow and of Spark have fewer than 100."""
+MOST_DIGITS = 1000  # Of a decimal, before or after the point. Those of Arrow and of Spark have fewer than 100.
 
 _CONTAINERS = frozenset((list, tuple, set, frozenset))
 
@@ -198,28 +194,18 @@ def plain_answers(answers: Sequence[Any]) -> list[Any]:
     return [next(rows) if hasattr(answer, "table") else answer for answer in answers]
 
 
-MOST = 200
-"""Keys of one question. Reading their answers holds up the loop for one or two milliseconds."""
-
-FEWEST = 10
-"""The same when answers are so large that more of them do not arrive in time."""
+MOST = 200  # Keys of one question. Reading their answers holds up the loop for one or two milliseconds.
+FEWEST = 10  # The same when answers are so large that more of them do not arrive in time.
 
 WRITTEN_AT_ONCE = 200
 
 MOST_WAITING = 50_000
 """Answers that wait to be written: those of some calls with thousands of keys, which may come at the same time."""
 
-FLUSH = 0.9
-"""Seconds that the end of a run waits for its answers to be written: less than `TASK_GRACE_PERIOD`."""
-
-MOST_HELD = 10_000
-"""Refreshes of other workers that are remembered."""
-
-LOCK = 10.0
-"""Seconds for which one worker alone refreshes a key. A refresh that failed is not tried again earlier."""
-
-ASK_AGAIN = 1.0
-"""Seconds after which a worker asks again whether another one has refreshed a key."""
+FLUSH = 0.9  # Seconds that the end of a run waits for its answers to be written: less than `TASK_GRACE_PERIOD`.
+MOST_HELD = 10_000  # Refreshes of other workers that are remembered.
+LOCK = 10.0  # Seconds for which one worker alone refreshes a key. A refresh that failed is not tried again earlier.
+ASK_AGAIN = 1.0  # Seconds after which a worker asks again whether another one has refreshed a key.
 
 STALE = 3600.0
 """Seconds for which the store keeps an expired answer with `stale_if_error`; as long as it lived if that is more."""

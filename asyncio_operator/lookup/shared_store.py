@@ -34,11 +34,8 @@ FIRST = 1.0
 TURNS = 20
 """Turns of the loop in which an answer that has arrived is read: one for each part of it, and a few for the client."""
 
-CONNECT = 2.0
-"""Seconds that the store may take in the background: to connect, to write."""
-
-ADDRESS = 10.0
-"""Seconds that a function for the address may take."""
+CONNECT = 2.0  # Seconds that the store may take in the background: to connect, to write.
+ADDRESS = 10.0  # Seconds that a function for the address may take.
 
 PAUSE = 1.0
 """Seconds after a failure until the store is tried again. Each further failure doubles them, up to `LONGEST_PAUSE`."""
