@@ -29,17 +29,12 @@ FURTHEST_DAY = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The two columns that are compared.
+    """The two columns that are compared."""
 
-    Attributes:
-        time: position of the times among the columns of the input.
-        version: position of the versions among the columns of a found row.
-        zone: the zone of dates and of timestamps without a zone, where the columns are of two types. None: both are of
-            one type.
-    """
-
-    time: int
-    version: int
+    time: int  # Position of the times among the columns of the input.
+    version: int  # Position of the versions among the columns of a found row.
+    # The zone of dates and of timestamps without a zone, where the columns are of two types. None: both are of one
+    # type.
     zone: str | None = None
 
     def held(self, versions: Any, times: pa.Array, answers: ColumnAnswers, key_of: Ints) -> Ints:

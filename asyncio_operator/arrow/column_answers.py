@@ -20,12 +20,6 @@ class ColumnAnswers(Sequence[Any]):
 
     Read one by one, they are None for a miss, or the answer of one key: of the same class, with numbers in the place of
     arrays, and without a length. Then most keys need no arrays of their own.
-
-    Attributes:
-        starts: the first row of each key, or of the key.
-        counts: the number of its rows; 0: a miss; from a journal also -1: unknown.
-        rows: the numbers of the found rows in the table, which may have many others, and in any order: `starts` and
-            `counts` are of this list. None: all rows of the table, in their order, as for one key.
     """
 
     __slots__ = ("counts", "rows", "starts", "table")
@@ -35,8 +29,10 @@ class ColumnAnswers(Sequence[Any]):
 
     def __init__(self, table: pa.Table, starts: Any, counts: Any, rows: Ints | None = None) -> None:
         self.table = table
-        self.starts = starts
-        self.counts = counts
+        self.starts = starts  # The first row of each key, or of the key.
+        self.counts = counts  # The number of its rows; 0: a miss; from a journal also -1: unknown.
+        # The numbers of the found rows in the table, which may have many others, and in any order: `starts` and
+        # `counts` are of this list. None: all rows of the table, in their order, as for one key.
         self.rows = rows
 
     def at(self, places: Ints | Sequence[int]) -> ColumnAnswers:

@@ -204,13 +204,10 @@ class _Dense:
 class _Search:
     """The places of hashes in a list in order. The first bits of a hash lead to the few that may be it; where many have
     the same ones, as integers may, a search by halves follows.
-
-    Attributes:
-        hashes: the list, and the largest hash behind it.
     """
 
     def __init__(self, hashes: Words) -> None:
-        self.hashes: Words = np.append(hashes, np.uint64(2**64 - 1))
+        self.hashes: Words = np.append(hashes, np.uint64(2**64 - 1))  # The list, and the largest hash behind it.
         self._lowest = self.hashes[0]
         bits = max(0, len(hashes).bit_length() - 1)
         spread = int(self.hashes[len(hashes) - 1] - self._lowest) if len(hashes) else 0

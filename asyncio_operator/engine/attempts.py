@@ -50,13 +50,6 @@ class Attempts:
         source: makes flights of what `reader` reads.
         called: what the calls are made of.
         timers: of the run. Who has made them closes them.
-
-    Attributes:
-        backing_off: elements that wait for their next attempt.
-        held: calls of windows that wait for a limit.
-        lanes: that make the calls.
-        gate: says when they start.
-        now: gives the time.
     """
 
     def __init__(
@@ -96,8 +89,8 @@ class Attempts:
         self._timers = timers
         self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
-        self.held = self._schedule.held
-        self.backing_off = 0
+        self.held = self._schedule.held  # Calls of windows that wait for a limit.
+        self.backing_off = 0  # Elements that wait for their next attempt.
         self._endings = endings
         self._retry = options.retry
         self._context = copy_context()

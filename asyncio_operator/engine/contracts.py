@@ -86,15 +86,10 @@ class Intake(Protocol):
 
 
 class Source(Protocol):
-    """Hands out elements: in calls, or `direct`, in windows.
+    """Hands out elements: in calls, or `direct`, in windows."""
 
-    Attributes:
-        direct: whether lanes take new elements from `window`, because a call takes one.
-        alone: whether nothing but its input can bring work.
-    """
-
-    direct: bool
-    alone: bool
+    direct: bool  # Whether lanes take new elements from `window`, because a call takes one.
+    alone: bool  # Whether nothing but its input can bring work.
 
     @property
     def keyed(self) -> Any:
@@ -136,12 +131,9 @@ class Source(Protocol):
 class Endings(Protocol):
     """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
     word for a trace: how the element ended. What it raises ends the run. `again`: `retry` wanted another one.
-
-    Attributes:
-        figures: what the run counts. The elements that ended in an error are counted here.
     """
 
-    figures: Figures
+    figures: Figures  # What the run counts. The elements that ended in an error are counted here.
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
 

@@ -24,24 +24,7 @@ differences of the same times."""
 
 
 class Flight:
-    """An element in flight.
-
-    Attributes:
-        entry: gets its outcome; in the operator, its place in the queue. None: the flight itself does.
-        number: of the record, in the order of the input.
-        admitted: when it came in.
-        attempts: those that have ended in failure.
-        deadline: when it has to end; known from the start of its first attempt, infinity before.
-        begun: when its present attempt started, or None before the first.
-        call: the one that runs for it, unless it is past its limit.
-        ended: whether it has an outcome, or no caller wants one any more.
-        started: when its first attempt started.
-        wakes: when its timer rings, while it waits for its next attempt, or for a place in a call; else infinity.
-        split: whether it waits for a call as part of a batch that failed.
-        held: whether its next attempt waits until a call that was cut has returned.
-        late: calls for it that run on though they are past their limit, or not needed.
-        copies: calls for it that were second ones, made while the first was running.
-    """
+    """An element in flight."""
 
     __slots__ = (
         "admitted",
@@ -62,21 +45,22 @@ class Flight:
     )
 
     def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int) -> None:
-        self.entry = entry
+        self.entry = entry  # Gets its outcome; in the operator, its place in the queue. None: the flight itself does.
         self.value = value
-        self.number = number
-        self.admitted = admitted
-        self.attempts = attempts
-        self.deadline = inf
-        self.begun: float | None = None
-        self.started = 0.0
+        self.number = number  # Of the record, in the order of the input.
+        self.admitted = admitted  # When it came in.
+        self.attempts = attempts  # Those that have ended in failure.
+        self.deadline = inf  # When it has to end; known from the start of its first attempt, infinity before.
+        self.begun: float | None = None  # When its present attempt started, or None before the first.
+        self.started = 0.0  # When its first attempt started.
+        # When its timer rings, while it waits for its next attempt, or for a place in a call; else infinity.
         self.wakes = inf
-        self.split = False
-        self.held = False
-        self.late = 0
-        self.copies = 0
-        self.ended = False
-        self.call: Call | None = None
+        self.split = False  # Whether it waits for a call as part of a batch that failed.
+        self.held = False  # Whether its next attempt waits until a call that was cut has returned.
+        self.late = 0  # Calls for it that run on though they are past their limit, or not needed.
+        self.copies = 0  # Calls for it that were second ones, made while the first was running.
+        self.ended = False  # Whether it has an outcome, or no caller wants one any more.
+        self.call: Call | None = None  # The one that runs for it, unless it is past its limit.
 
     @property
     def awaited(self) -> bool:

@@ -53,19 +53,13 @@ def is_overload(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
-    """What limits a run, and is there before it and after it.
+    """What limits a run, and is there before it and after it."""
 
-    Attributes:
-        allowance: what the run may take of a budget; None: there is none.
-        limiter: the window of the rate limit; None: a new one.
-        hedger: of an earlier run with the same `hedge`; None: a new one.
-        breaker_clock: returns the seconds by which the circuit breaker measures the age of failures, and how long it
-            has been open; None: the time of the loop.
-    """
-
-    allowance: Reservation | None = None
-    limiter: LocalWindow | None = None
-    hedger: Hedger | None = None
+    allowance: Reservation | None = None  # What the run may take of a budget; None: there is none.
+    limiter: LocalWindow | None = None  # The window of the rate limit; None: a new one.
+    hedger: Hedger | None = None  # Of an earlier run with the same `hedge`; None: a new one.
+    # Returns the seconds by which the circuit breaker measures the age of failures, and how long it has been open;
+    # None: the time of the loop.
     breaker_clock: Callable[[], float] | None = None
 
 
@@ -76,20 +70,6 @@ class Gate:
         figures: count the seconds in which a call waited for the budget, and no other could start before it.
         news: called when a call may start that could not before.
         resize: called with how many calls may run when one has returned, if that is adaptive.
-
-    Attributes:
-        calls: the number of running calls, including those past their limit, save those of whose end no limit has to
-            hear.
-        now: gives the time.
-        weighs: whether there is a budget.
-        listens: whether a limit has to hear what calls say, so that each is a `Call`.
-        limits: whether there is any.
-        take: starts a call for one value without an object, at the time that it is given, if it may start by then. It
-            returns when it may, as far as that is known, or raises `BudgetExceeded` or `CoordinatorError`.
-        free: calls for one value that may start without a question. When there is none left, `take` is asked.
-        answered: called with the time, and the start of such a call that has given its result; None: no limit hears.
-        breaker: the circuit breaker; None: there is none.
-        seat: of the run, in the shares of its budget; None before the first call, or without a budget.
     """
 
     def __init__(
@@ -104,27 +84,34 @@ class Gate:
         resize: Callable[[int], None],
     ) -> None:
         rate_limit, breaker, capacity = options.rate_limit, options.circuit_breaker, options.capacity
+        # The number of running calls, including those past their limit, save those of whose end no limit has to hear.
         self.calls = 0
         self._limiter = limited.limiter
         if self._limiter is None and rate_limit is not None:
             self._limiter = LocalWindow(rate_limit)
-        self.breaker = None if breaker is None else Breaker(breaker)
+        self.breaker = None if breaker is None else Breaker(breaker)  # The circuit breaker; None: there is none.
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
         self._breaker_clock = limited.breaker_clock or timers.clock
         self._recorder = None if recorder is SILENT else recorder
         self._allowance = limited.allowance
-        self.weighs = self._allowance is not None
+        self.weighs = self._allowance is not None  # Whether there is a budget.
         self.weights = weighing(called.name, called.weigh, (Exception, CancelledError))
         counts = not called.weigh and options.budget is not None and only_counts(options.budget)
         # With a clock of its own, the breaker has to know by that when a call started.
+        # Whether a limit has to hear what calls say, so that each is a `Call`.
         self.listens = (self.weighs and not counts) or (breaker is not None and limited.breaker_clock is not None)
         hears = self.breaker is not None or self._controller is not None
-        self.limits = hears or self.weighs or self._limiter is not None
+        self.limits = hears or self.weighs or self._limiter is not None  # Whether there is any.
         # If it is the only limit, the window of the rate limit says it: one function less for each key.
         alone = self._limiter is not None and not (self.weighs or hears)
+        # Starts a call for one value without an object, at the time that it is given, if it may start by then. It
+        # returns when it may, as far as that is known, or raises `BudgetExceeded` or `CoordinatorError`.
         self.take: Callable[[float], float] = self._limiter.take if alone else self._take  # type: ignore[union-attr]
+        # Called with the time, and the start of such a call that has given its result; None: no limit hears.
         self.answered = self._answered if hears else None
+        # Calls for one value that may start without a question. When there is none left, `take` is asked.
         self.free = FreeStarts(heard=self.weighs)
+        # Of the run, in the shares of its budget; None before the first call, or without a budget.
         self.seat: Seat | None = None
         self.now = timers.clock
         self._timers = timers

@@ -39,9 +39,6 @@ class Hedging:
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
         figures: count the copies, and those that gave an answer before the other call.
-
-    Attributes:
-        wanted: whether a copy is looked for, of a call that was due when the timer rang.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class Hedging:
         self._pairs: dict[Call, Call] = {}
         # The copies whose first call has failed, with its error.
         self._alone: dict[Call, BaseException] = {}
-        self.wanted = False
+        self.wanted = False  # Whether a copy is looked for, of a call that was due when the timer rang.
         self._rang = -inf
         self._armed = False
         self._delay = inf

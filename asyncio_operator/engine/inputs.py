@@ -121,17 +121,12 @@ class Reader:
     A lane that waits for nothing else waits for the input itself (`ready`). If other news may come first, a task waits
     for the input (`read_ahead`). Law O18: after `stop` it gives no elements, even if the input ignores its
     cancellation. Elements that the input then gives are in its `read_ahead`, so none is lost.
-
-    Attributes:
-        input: what it reads.
-        reading: the task that waits for the input, if one does.
-        wanted: whether nothing was found, and more may come. Who reads resets it before.
     """
 
     def __init__(self, elements: Input) -> None:
         self.instant = elements.instant
-        self.reading: asyncio.Task[None] | None = None
-        self.wanted = False
+        self.reading: asyncio.Task[None] | None = None  # The task that waits for the input, if one does.
+        self.wanted = False  # Whether nothing was found, and more may come. Who reads resets it before.
         self._context = copy_context()
         self.input = elements
         self._over = False

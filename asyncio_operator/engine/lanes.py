@@ -57,15 +57,6 @@ class Lane:
 
     It has at most one timer, for the deadline that it had when that was set. When it rings the lane is idle, late, or
     in a younger call. A call that ends in time costs nothing.
-
-    Attributes:
-        started: when the present call started.
-        limit: seconds that it may take; infinity for no limit.
-        due: the time for which its timer is set.
-        watched: whether its limit is watched, by a timer if there is a limit.
-        context: that of its task.
-        first_context: a copy of it, from before the first call.
-        apart: whether the context of its task has changed; see `contexts`.
     """
 
     __slots__ = (
@@ -85,15 +76,15 @@ class Lane:
     def __init__(self, limit: float) -> None:
         self.task: asyncio.Task[None]
         self.window: Window
-        self.context: Context
-        self.first_context: Context
-        self.apart = False
+        self.context: Context  # That of its task.
+        self.first_context: Context  # A copy of it, from before the first call.
+        self.apart = False  # Whether the context of its task has changed; see `contexts`.
         self.slot: Any = IDLE
-        self.started = 0.0
-        self.limit = limit
-        self.due = inf
+        self.started = 0.0  # When the present call started.
+        self.limit = limit  # Seconds that it may take; infinity for no limit.
+        self.due = inf  # The time for which its timer is set.
         # As if it had a timer, so that no call of a lane without a limit sets one.
-        self.watched = limit == inf
+        self.watched = limit == inf  # Whether its limit is watched, by a timer if there is a limit.
         self.expired = False
 
     @property
@@ -191,10 +182,6 @@ class Lanes:
         timers: of the run. Who has made them closes them.
         name: of what is called, for messages.
         context: that of its calls.
-
-    Attributes:
-        direct: seconds of the calls that gave their element its outcome at once, in a window of final results.
-        latency: seconds of the other calls.
     """
 
     def __init__(
@@ -207,8 +194,9 @@ class Lanes:
         name: str,
         context: Context,
     ) -> None:
-        self.latency = Histogram()
+        # Seconds of the calls that gave their element its outcome at once, in a window of final results.
         self.direct = Histogram()
+        self.latency = Histogram()  # Seconds of the other calls.
         self.failed = False
         self._failure: BaseException | None = None
         self._invoke = invoke

@@ -61,34 +61,22 @@ def meant(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenCalls:
-    """The options that every face takes, as a user gave them, with short forms replaced by what they mean.
+    """The options that every face takes, as a user gave them, with short forms replaced by what they mean."""
 
-    Attributes:
-        capacity: calls in flight at most.
-        timeout: from the start of an element's first call to its deadline; None for none.
-        attempt_timeout: for each call; None for no limit.
-        retry: "default", for lookups only: as the enricher says.
-        batching: how calls with several values are formed; None: one value per call.
-        budget: what the calls of all runs with this budget may use together.
-    """
-
-    capacity: int | AdaptiveCapacity = 100
-    timeout: Duration | None = None
-    attempt_timeout: Duration | None = None
-    retry: Retry | Literal["default"] | None = None
-    batching: Batching | None = None
+    capacity: int | AdaptiveCapacity = 100  # Calls in flight at most.
+    timeout: Duration | None = None  # From the start of an element's first call to its deadline; None for none.
+    attempt_timeout: Duration | None = None  # For each call; None for no limit.
+    retry: Retry | Literal["default"] | None = None  # "default", for lookups only: as the enricher says.
+    batching: Batching | None = None  # How calls with several values are formed; None: one value per call.
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
     hedge: Hedge | None = None
-    budget: Budget | None = None
+    budget: Budget | None = None  # What the calls of all runs with this budget may use together.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions(GivenCalls):
     """Options of calls, checked when the bundle is made, with durations in seconds.
-
-    Attributes:
-        grace_period: how long the end of a run waits for calls that ignore their cancellation.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -97,6 +85,7 @@ class CallOptions(GivenCalls):
     timeout: float | None = None
     attempt_timeout: float | None = None
     retry: Retry | None = None
+    # How long the end of a run waits for calls that ignore their cancellation.
     grace_period: float = OPERATOR_GRACE_PERIOD
 
     def __post_init__(self) -> None:
@@ -122,21 +111,14 @@ class CallOptions(GivenCalls):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """What a run calls.
+    """What a run calls."""
 
-    Attributes:
-        invoke: called with a value, or with a list of values if calls have several.
-        name: for messages.
-        method: the name of the method that takes several values, for messages.
-        weigh: estimates what a call weighs in the units of a budget; None: nothing beside itself and its values.
-        noted: calls keep the HTTP status that they say (`annotate`).
-    """
-
-    invoke: Callable[[Any], Awaitable[Any]]
-    name: str
-    method: str = "invoke_batch"
+    invoke: Callable[[Any], Awaitable[Any]]  # Called with a value, or with a list of values if calls have several.
+    name: str  # For messages.
+    method: str = "invoke_batch"  # The name of the method that takes several values, for messages.
+    # Estimates what a call weighs in the units of a budget; None: nothing beside itself and its values.
     weigh: Weigh | None = None
-    noted: bool = False
+    noted: bool = False  # Calls keep the HTTP status that they say (`annotate`).
 
 
 def check_hedge(hedge: Hedge | None, called: Any) -> None:

@@ -30,25 +30,18 @@ class Schedule:
 
     Args:
         retrying: whether an element may come back for another attempt.
-
-    Attributes:
-        unfinished: number of elements that were handed out and have not ended.
-        forming: number of elements in the batch that is being formed.
-        closes: when to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the
-            batch waits for an idle loop.
-        turns: of the loop without a new element.
-        formed: calls that wait, and go first.
-        due: elements that wait for their next attempt to start.
-        held: first calls for one element that wait for a limit: after those, and before new elements (law R8).
     """
 
     def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
-        self.unfinished = 0
+        self.unfinished = 0  # Number of elements that were handed out and have not ended.
+        # When to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the batch
+        # waits for an idle loop.
         self.closes = inf
         self._source = source
         self._retrying = retrying
-        self.due: deque[Flight] = deque()
-        self.formed: deque[Call] = deque()
+        self.due: deque[Flight] = deque()  # Elements that wait for their next attempt to start.
+        self.formed: deque[Call] = deque()  # Calls that wait, and go first.
+        # First calls for one element that wait for a limit: after those, and before new elements (law R8).
         self.held: deque[Call] = deque()
         # Calls that a budget did not admit, and that no caller waits for.
         self._unawaited: deque[Call] = deque()
@@ -58,8 +51,8 @@ class Schedule:
         # The batch that is being formed: flights, and calls for elements without. A dict, because an element with a
         # flight may leave at any moment, and the others keep their order.
         self._batch: dict[Flight | Call, None] = {}
-        self.forming = 0
-        self.turns = 0
+        self.forming = 0  # Number of elements in the batch that is being formed.
+        self.turns = 0  # Of the loop without a new element.
 
     @property
     def over(self) -> bool:

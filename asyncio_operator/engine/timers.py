@@ -33,12 +33,6 @@ class Timers:
 
     Args:
         clock: gives the seconds in which timers are due.
-
-    Attributes:
-        clock: the same.
-        loop: the loop.
-        earliest: no timer is due before this time.
-        fail: called with an error that a timer has raised when the alarm rang it. By default it is raised.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -48,7 +42,8 @@ class Timers:
 
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.earliest = inf
+        self.earliest = inf  # No timer is due before this time.
+        # Called with an error that a timer has raised when the alarm rang it. By default it is raised.
         self.fail: Callable[[BaseException], object] = _raised
         self._numbers = count()
         self._set: HeapPriorityQueueSet[Timer] = HeapPriorityQueueSet(

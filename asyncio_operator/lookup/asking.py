@@ -39,39 +39,27 @@ Piece = tuple[Any, Sequence[Any]]  # An `OpenBatch`, and the positions of some o
 class Asking(ABC):
     """Asks places behind for keys with a flight in the background, and for those that a subclass cuts off open batches,
     which know no more of the pipeline than this.
-
-    Attributes:
-        attempts: make the calls for the keys.
-        pending: keys that have a flight.
-        known: the places, asked one after the other, each for what those before it do not know.
-        keeps: whether each answer is kept at once, in a cache or a journal.
-        context: that in which the run was started.
-        direct: whether lanes take keys from windows.
-        in_arrow: keys go into calls as Arrow has them.
-        slices: this many keys of a window go into a call; 0: one, or calls have runs of keys.
-        eager: each key gets a flight, because each is traced.
-        timed: whether outcomes say how long their calls took (`Answer`).
-        judges: whether a result may not be the last one of its key, or its key needs a flight.
     """
 
-    attempts: Attempts
-    direct: bool
-    in_arrow: bool
-    slices: int
-    eager: bool
-    timed: bool
-    judges: bool
+    attempts: Attempts  # Make the calls for the keys.
+    direct: bool  # Whether lanes take keys from windows.
+    in_arrow: bool  # Keys go into calls as Arrow has them.
+    slices: int  # This many keys of a window go into a call; 0: one, or calls have runs of keys.
+    eager: bool  # Each key gets a flight, because each is traced.
+    timed: bool  # Whether outcomes say how long their calls took (`Answer`).
+    judges: bool  # Whether a result may not be the last one of its key, or its key needs a flight.
 
     def __init__(self, pending: PendingKeys) -> None:
-        self.pending = pending
+        self.pending = pending  # Keys that have a flight.
+        # The places, asked one after the other, each for what those before it do not know.
         self.known = pending.places.known
-        self.keeps = pending.places.keeps
+        self.keeps = pending.places.keeps  # Whether each answer is kept at once, in a cache or a journal.
         # What needs a call: keys with a flight, and others.
         self._flights: deque[OpenKey] = deque()
         self._unknown: deque[Piece] = deque()
         self._questions: dict[asyncio.Task[None], None] = {}
         self._held_up: asyncio.Task[None] | None = None
-        self.context = copy_context()
+        self.context = copy_context()  # That in which the run was started.
 
     @abstractmethod
     def cut(self, most: int) -> Piece | None:

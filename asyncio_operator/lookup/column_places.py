@@ -49,29 +49,19 @@ MANY = 5_000  # Answers that a place stores at once, if it does not need them be
 
 
 class Learnt(NamedTuple):
-    """Answers that wait to be stored.
-
-    Attributes:
-        like: some keys of the type of those that are no `ArrowKeys`.
-        answers: in columns, or as `check` returned them.
-        came: see `Calls`.
-        about: what their calls took, if that is asked for.
-    """
+    """Answers that wait to be stored."""
 
     keys: Any
-    like: ArrowKeys | None
-    answers: Any
+    like: ArrowKeys | None  # Some keys of the type of those that are no `ArrowKeys`.
+    answers: Any  # In columns, or as `check` returned them.
     check: AnswerCheck | None
-    came: Sequence[tuple[int, int, float]]
-    about: Any
+    came: Sequence[tuple[int, int, float]]  # See `Calls`.
+    about: Any  # What their calls took, if that is asked for.
 
 
 class ColumnStore:
     """What a task remembers, or what a cache holds. New answers wait until a task asks, because to store a few costs as
     much as to store many.
-
-    Attributes:
-        now: gives the time.
     """
 
     def __init__(self, answers: ColumnMemory) -> None:
@@ -159,9 +149,6 @@ class ColumnStore:
 class ColumnCache(AnyCache, ColumnStore):
     """The answers of one specification in memory, in columns. The first keys decide the type of all: others that do not
     fit it are not here.
-
-    Attributes:
-        due: open batches, of all tasks that use it, with results that are not learnt yet.
     """
 
     has_objects = False
@@ -169,7 +156,7 @@ class ColumnCache(AnyCache, ColumnStore):
     def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
         self._check = AnswerCheck(schema or pa.schema(()), in_columns=True)
-        self.due: dict[Any, None] = {}
+        self.due: dict[Any, None] = {}  # Open batches, of all tasks that use it, with results that are not learnt yet.
         answers = ColumnMemory(
             milliseconds(clock),
             (self.row_life, self.miss_life),
@@ -259,11 +246,6 @@ class ColumnPlaces(Places):
         wanted: the same for the columns that rows get, which the task remembers.
         remember: seconds for which it does; 0: never.
         clock: returns the time.
-
-    Attributes:
-        now: the same, for answers that are kept.
-        dated: whether places may learn an answer later, with the time at which it came.
-        due: see `ColumnCache`.
     """
 
     def __init__(
@@ -282,9 +264,10 @@ class ColumnPlaces(Places):
         self._check, self._wanted = check, wanted or check
         self._memory: ColumnStore | None = None
         self._at_hand: list[Any] = [] if cache is None else [cache]
-        self.now: Callable[[], float] = clock if cache is None else cache.now
+        self.now: Callable[[], float] = clock if cache is None else cache.now  # The same, for answers that are kept.
+        # Whether places may learn an answer later, with the time at which it came.
         self.dated = not self.known and (cache is None or not cache.has_objects)
-        self.due: dict[Any, None] = cache.due if isinstance(cache, ColumnCache) else {}
+        self.due: dict[Any, None] = cache.due if isinstance(cache, ColumnCache) else {}  # See `ColumnCache`.
         if remember:
             # Behind a cache it has what the cache has dropped, as long as the cache would use it.
             unit, lives = (1, (inf,)) if cache is None else (1000, cache.lives)

@@ -37,20 +37,14 @@ class Delivery:
         deliver: called with a batch and the number of its leading keys that are ready (in unordered mode: of all keys
             that are ready). ``batch.ended`` marks the last delivery of a batch.
         timers: of the run.
-
-    Attributes:
-        ordered: whether keys leave in the order of the input.
-        batches: batches that have not ended, in the order of the input.
-        keys: number of keys that have been admitted and not emitted.
-        settle: called before ready outcomes are searched.
     """
 
     def __init__(self, deliver: Callable[[KeyBatch, int], None], timers: Timers, *, ordered: bool, buffer: int) -> None:
-        self.batches: deque[KeyBatch] = deque()
-        self.keys = 0
-        self.settle: Callable[[], None] = lambda: None
+        self.batches: deque[KeyBatch] = deque()  # Batches that have not ended, in the order of the input.
+        self.keys = 0  # Number of keys that have been admitted and not emitted.
+        self.settle: Callable[[], None] = lambda: None  # Called before ready outcomes are searched.
         self._deliver = deliver
-        self.ordered = ordered
+        self.ordered = ordered  # Whether keys leave in the order of the input.
         self._buffer = buffer
         self._handed = 0
         self._rows = 0

@@ -26,46 +26,31 @@ IN_COLUMNS: Any = object()  # An outcome that is in the columns of its batch.
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer and where it came from (call, cache, shared, stale, journal).
-
-    Attributes:
-        source: "call", "cache", "shared", "stale" or "journal".
-        attempts: number of calls made for it, retries and second calls included; 0 if nothing was called.
-        latency: seconds that they took, waits between them included; None if nothing was called.
-        error: with source "stale", the error of the failed lookup.
-        http_status: of the last answer of its call, if the enricher has said it.
-    """
+    """An answer and where it came from (call, cache, shared, stale, journal)."""
 
     answer: Any
-    source: str
-    attempts: int
-    latency: float | None
-    error: BaseException | None = None
-    http_status: int | None = None
+    source: str  # "call", "cache", "shared", "stale" or "journal".
+    attempts: int  # Number of calls made for it, retries and second calls included; 0 if nothing was called.
+    latency: float | None  # Seconds that they took, waits between them included; None if nothing was called.
+    error: BaseException | None = None  # With source "stale", the error of the failed lookup.
+    http_status: int | None = None  # Of the last answer of its call, if the enricher has said it.
 
 
 TURNS = count()  # Numbers what comes, in its order.
 
 
 class Calls(NamedTuple):
-    """What is known of the calls that have given the answers of some keys.
+    """What is known of the calls that have given the answers of some keys."""
 
-    Attributes:
-        attempts: the calls that each answer took.
-        latencies: seconds of the last of them.
-        weights: under a budget, what each key weighed beside its call, by unit.
-        http_statuses: see `Answer`.
-        came: how many answers had come in all, a number of `TURNS` and when that was, in the time of the places, for
-            each time at which some came; None: all of them now.
-        names: of the keys, as batches have them; None: places have to find them.
-    """
-
-    attempts: int = 1
-    latencies: Iterable[float] = repeat(0.0)
+    attempts: int = 1  # The calls that each answer took.
+    latencies: Iterable[float] = repeat(0.0)  # Seconds of the last of them.
+    # Under a budget, what each key weighed beside its call, by unit.
     weights: Iterable[Mapping[str, float] | None] = repeat(None)
-    http_statuses: Iterable[int | None] = repeat(None)
+    http_statuses: Iterable[int | None] = repeat(None)  # See `Answer`.
+    # How many answers had come in all, a number of `TURNS` and when that was, in the time of the places, for each time
+    # at which some came; None: all of them now.
     came: Sequence[tuple[int, int, float]] | None = None
-    names: Sequence[int] | None = None
+    names: Sequence[int] | None = None  # Of the keys, as batches have them; None: places have to find them.
 
 
 ONE_CALL = Calls()  # Nothing is known of the calls but that each answer took one.

@@ -24,15 +24,10 @@ HELD: Any = object()  # Instead of an answer of `renew`: another worker looks th
 
 
 class KnownAnswers(ABC):
-    """A place with answers. All methods are called on the loop of the run.
+    """A place with answers. All methods are called on the loop of the run."""
 
-    Attributes:
-        source: what the outcomes say of where they came from.
-        keeps: a name for where it keeps answers of caches too; None: it does not.
-    """
-
-    source: str
-    keeps: str | None = None
+    source: str  # What the outcomes say of where they came from.
+    keeps: str | None = None  # A name for where it keeps answers of caches too; None: it does not.
 
     @property
     @abstractmethod

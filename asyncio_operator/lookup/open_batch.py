@@ -41,11 +41,6 @@ Result = tuple[int, Any, float, Any]
 class Arrivals:
     """Results that have come and are no outcomes yet, in lists: an object for each would start the garbage collector,
     which walks through all that a cache holds.
-
-    Attributes:
-        latencies: seconds of their calls.
-        calls: these calls; None for one without an object.
-        turns: the turns of the loop in which they have come, as `Calls.came` has them.
     """
 
     __slots__ = ("calls", "latencies", "positions", "results", "turns")
@@ -53,8 +48,9 @@ class Arrivals:
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.results: list[Any] = []
-        self.latencies: list[float] = []
-        self.calls: list[Call | None] = []
+        self.latencies: list[float] = []  # Seconds of their calls.
+        self.calls: list[Call | None] = []  # These calls; None for one without an object.
+        # The turns of the loop in which they have come, as `Calls.came` has them.
         self.turns: list[tuple[int, int, float]] = []
 
     def turn_over(self, time: float) -> None:
@@ -75,12 +71,6 @@ class OpenBatch(CallWindow):
 
     Args:
         positions: those of the keys to call for, ascending.
-
-    Attributes:
-        missing: the number of keys without an outcome, as far as is known: it does not count the results of a window
-            that is not over.
-        entered: names of its keys in the table of open keys.
-        followers: batches that wait for outcomes of this one, with the positions of their keys, there and here.
     """
 
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: Asking) -> None:
@@ -91,8 +81,11 @@ class OpenBatch(CallWindow):
         super().__init__(source.attempts, plain, final)
         self.batch = batch
         self.positions = positions
+        # The number of keys without an outcome, as far as is known: it does not count the results of a window that is
+        # not over.
         self.missing = len(positions)
-        self.entered: Sequence[Any] = ()
+        self.entered: Sequence[Any] = ()  # Names of its keys in the table of open keys.
+        # Batches that wait for outcomes of this one, with the positions of their keys, there and here.
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
         # If nothing keeps the result of a plain call for one key beyond the task, the lane stores it.

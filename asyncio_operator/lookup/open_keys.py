@@ -35,28 +35,20 @@ if TYPE_CHECKING:
 
 
 class OpenKey(Flight):
-    """The flight of a key.
-
-    Attributes:
-        key: what its answer is kept by.
-        name: its place in the table; None if no other caller can wait for it.
-        waiters: those that get its outcome, by ``waiter.answer(position, outcome)``, each with its position. An element
-            of the operator has an entry too.
-        refreshing: whether it was opened for an old answer, and not for a waiter.
-        handed: whether it has been handed out to be called for.
-        latency: seconds of its call, if they are in the figures already.
-    """
+    """The flight of a key."""
 
     __slots__ = ("handed", "key", "latency", "name", "refreshing", "waiters")
 
     def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int = 0) -> None:
         super().__init__(entry, value, number, admitted, attempts)
-        self.key: Any = value
-        self.name: Any = None
+        self.key: Any = value  # What its answer is kept by.
+        self.name: Any = None  # Its place in the table; None if no other caller can wait for it.
+        # Those that get its outcome, by ``waiter.answer(position, outcome)``, each with its position. An element of the
+        # operator has an entry too.
         self.waiters: list[tuple[Any, Any]] = []
-        self.refreshing = False
-        self.handed = False
-        self.latency: float | None = None
+        self.refreshing = False  # Whether it was opened for an old answer, and not for a waiter.
+        self.handed = False  # Whether it has been handed out to be called for.
+        self.latency: float | None = None  # Seconds of its call, if they are in the figures already.
 
     @property
     def awaited(self) -> bool:
@@ -80,10 +72,6 @@ class OpenKeys:
         now: gives the time.
         numbers: gives each flight its number.
         name_of: gives the name of a canonical key.
-
-    Attributes:
-        background: flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
-        running: what each key is open for, by its name: an `OpenKey`, or an `OpenBatch`.
     """
 
     def __init__(
@@ -95,8 +83,9 @@ class OpenKeys:
         name_of: Callable[[Any], Any] = identity,
     ) -> None:
         self.figures = figures
+        # Flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
         self.background: deque[OpenKey] = deque()
-        self.running: dict[Any, Any] = {}
+        self.running: dict[Any, Any] = {}  # What each key is open for, by its name: an `OpenKey`, or an `OpenBatch`.
         self.name_of = name_of
         self._now = now
         self._recorder = recorder

@@ -25,25 +25,18 @@ DefaultRetry = Retry | int | None | Literal["default"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions(CallOptions):
-    """Options of lookups, checked as those of calls are.
-
-    Attributes:
-        fail: True: the first failure ends the run. False: only a failure that no key can cause ends it, because the
-            process lacks something. None: no failure ends it.
-        timed: outcomes say where they came from and how long they took.
-        remember: seconds for which a task reuses an answer.
-        journaled: every new answer is kept in a journal.
-        remedy: what the user can do about a failure, for the end of a message.
-    """
+    """Options of lookups, checked as those of calls are."""
 
     ordered: bool = True
     buffer: int = 6400
     cache: Cache | None = None
+    # True: the first failure ends the run. False: only a failure that no key can cause ends it, because the process
+    # lacks something. None: no failure ends it.
     fail: bool | None = True
-    timed: bool = False
-    remember: float = 0.0
-    journaled: bool = False
-    remedy: str = ""
+    timed: bool = False  # Outcomes say where they came from and how long they took.
+    remember: float = 0.0  # Seconds for which a task reuses an answer.
+    journaled: bool = False  # Every new answer is kept in a journal.
+    remedy: str = ""  # What the user can do about a failure, for the end of a message.
     grace_period: float = LOOKUP_GRACE_PERIOD
 
     def __post_init__(self) -> None:

@@ -50,15 +50,11 @@ UNLIMITED = Limited()
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What answers look like, and where they may be.
+    """What answers look like, and where they may be."""
 
-    Attributes:
-        check: converts an answer to the form that is kept, or raises what is wrong with it.
-        tables: what the tables of an enricher that answers in columns look like; None: it does not.
-    """
-
-    check: AnswerCheck
+    check: AnswerCheck  # Converts an answer to the form that is kept, or raises what is wrong with it.
     places: Places
+    # What the tables of an enricher that answers in columns look like; None: it does not.
     tables: AnswerTables | None = None
 
 
@@ -123,11 +119,6 @@ class LookupPipeline(Asking):
         kept: its places have a cache if ``options.cache`` is set.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
         single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
-
-    Attributes:
-        timers: of the run, which closes them.
-        places: where answers may be.
-        emitted: see `Delivery`.
     """
 
     alone = False
@@ -147,18 +138,18 @@ class LookupPipeline(Asking):
         self._options = options
         self._name = describe(enricher)
         self._single = single
-        self.timers = Timers(clock_of(asyncio.get_running_loop()))
+        self.timers = Timers(clock_of(asyncio.get_running_loop()))  # Of the run, which closes them.
         clock = self.timers.clock
         self._delivery = Delivery(deliver, self.timers, ordered=options.ordered, buffer=options.buffer)
         self._delivery.settle = self._settle
-        self.emitted, self.wait = self._delivery.emitted, self._delivery.wait
+        self.emitted, self.wait = self._delivery.emitted, self._delivery.wait  # See `Delivery`.
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         sliced = not single and in_slices(options, enricher, traced=trace is not None)
         self.in_arrow = in_arrow(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        self.places = places = kept.places
+        self.places = places = kept.places  # Where answers may be.
         self._counted = places.figures
         super().__init__(PendingKeys(enricher, options, places, clock, kept.check, recorder, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.

@@ -26,14 +26,6 @@ class Places:
     Args:
         cache, known: the cache, and the places behind, after those behind the cache.
         timed: outcomes say where they came from and how long they took (`Answer`).
-
-    Attributes:
-        figures: of the run. A key that came with its batch is a hit of a journal.
-        known: all places behind. They are asked (`asking`) before calls are made, and learn the answers of calls.
-        refresh: called with a key whose cached answer is old, if the cache refreshes.
-        keeps: whether an answer is kept beyond the task.
-        refreshes: whether old answers are refreshed in the background.
-        survives: whether answers in the cache survive the process, so that one has to be there as soon as it has come.
     """
 
     def __init__(
@@ -43,12 +35,16 @@ class Places:
         known: Sequence[KnownAnswers] = (),
         timed: bool = False,
     ) -> None:
-        self.figures = figures
+        self.figures = figures  # Of the run. A key that came with its batch is a hit of a journal.
+        # Called with a key whose cached answer is old, if the cache refreshes.
         self.refresh: Callable[[Any], object] | None = None
+        # All places behind. They are asked (`asking`) before calls are made, and learn the answers of calls.
         self.known = known = known if cache is None else (*cache.known, *known)
-        self.keeps = cache is not None or bool(known)
+        self.keeps = cache is not None or bool(known)  # Whether an answer is kept beyond the task.
+        # Whether answers in the cache survive the process, so that one has to be there as soon as it has come.
         self.survives = cache is not None and not cache.in_memory
         self._cache: Any = cache
+        # Whether old answers are refreshed in the background.
         self.refreshes = cache is not None and cache.options.refresh_after is not None
         self._timed = timed
         # A journal, and the keys whose answers it has already.

@@ -51,15 +51,11 @@ class SharedStore:
     Args:
         shown: the address without secrets.
         make: makes the client.
-
-    Attributes:
-        used: when it was asked last, by the monotonic clock.
-        late: number of questions that it did not answer in time.
     """
 
     def __init__(self, shown: str, make: Callable[[], RedisValues]) -> None:
-        self.used = 0.0
-        self.late = 0
+        self.used = 0.0  # When it was asked last, by the monotonic clock.
+        self.late = 0  # Number of questions that it did not answer in time.
         self._shown = shown
         self._make = make
         self._client: RedisValues | None = None

@@ -95,9 +95,6 @@ class CachedOutcomes(OpenKeys):
 
     Args:
         numbers: gives each flight its number.
-
-    Attributes:
-        flights: by the entries of elements that have not left.
     """
 
     make_flight = OpenKey
@@ -114,7 +111,7 @@ class CachedOutcomes(OpenKeys):
         now: Callable[[], float],
     ) -> None:
         super().__init__(outcomes.figures, now, recorder, numbers)
-        self.flights: dict[Entry, OpenKey] = {}
+        self.flights: dict[Entry, OpenKey] = {}  # By the entries of elements that have not left.
         self._cache = cache
         self._function = function
         self._cache_key = options.cache_key

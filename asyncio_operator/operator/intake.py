@@ -39,14 +39,10 @@ AT_ONCE: Final = 200
 
 
 class Admitted:
-    """The `Owner` of entries that were admitted together.
-
-    Attributes:
-        time: when that was; infinity: each when its call started.
-    """
+    """The `Owner` of entries that were admitted together."""
 
     def __init__(self, source: ElementSource, time: float) -> None:
-        self.time = time
+        self.time = time  # When that was; infinity: each when its call started.
         self._source = source
 
     def values(self, positions: Sequence[Entry]) -> list[Any]:
@@ -68,10 +64,6 @@ class ElementSource(CallWindow):
         restored: elements that go in before the input, with the attempts they have used.
         numbers: gives each element its number.
         cached: knows the elements that need no call of their own.
-
-    Attributes:
-        flights: by the entries of records that are inside the buffer, if they have one.
-        waiting: the number of elements that wait for their keys.
     """
 
     def __init__(
@@ -91,9 +83,10 @@ class ElementSource(CallWindow):
         self.buffer = buffer
         self.is_full, self.wait = buffer.is_full, buffer.wait
         self.reader = reader
+        # By the entries of records that are inside the buffer, if they have one.
         self.flights: dict[Entry, Any] = {} if cached is None else cached.flights
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
-        self.waiting = 0
+        self.waiting = 0  # The number of elements that wait for their keys.
         self.direct = options.batching is None
         self._eager = not (self.keyed is None and cached is None and recorder is SILENT)
         # Whether an element that has failed in an earlier run goes on as one that has failed in this run.

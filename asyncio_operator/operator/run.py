@@ -64,15 +64,12 @@ class Firing:
         collected: records of an earlier run that have not left yet.
         news: called when a record was collected.
 
-    Attributes:
-        collected: records that have not left yet, in their order.
-
     Raises:
         StateError: the timers belong to another run.
     """
 
     def __init__(self, timers: OperatorTimers, collected: Iterable[Record[Any]], news: Callable[[], object]) -> None:
-        self.collected = deque(collected)
+        self.collected = deque(collected)  # Records that have not left yet, in their order.
         self._timers = timers
         self._news = news
         self._ended = False
@@ -111,11 +108,6 @@ class Run:
         restore: its elements go in before the input.
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
         on_demand: an element is inside until the consumer asks for the output after its last one.
-
-    Attributes:
-        task: ends when every call has ended and the function is closed; see `_live` for its result.
-        loop: the loop of the run.
-        abandoned: whether the consumer wants no more outputs.
     """
 
     def __init__(
@@ -132,7 +124,7 @@ class Run:
     ) -> None:
         self.on_demand = on_demand
         self.options = options
-        self.abandoned = False
+        self.abandoned = False  # Whether the consumer wants no more outputs.
         self.loop = asyncio.get_running_loop()
         self.consumer = consumer
         # Elements, and records of timers, that were yielded and perhaps not taken, each with the attempts it has used.
@@ -182,6 +174,7 @@ class Run:
         self._failure: BaseException | None = None
         self._phase = "opening the function"
         self._last_tasks: list[End] = []
+        # Ends when every call has ended and the function is closed; see `_live` for its result.
         self.task: End = start_task(self._live())
         self.task.add_done_callback(lambda _: wake(buffer.ready))
 
