@@ -284,7 +284,6 @@ class HeapPriorityQueue(PriorityQueue[T]):
         return entry[2] is head or self.peek() is not head
 
     def clear(self) -> None:
-        """Takes every element out."""
         self._entries.clear()
         self._index = PartedDict()
         self._size = 0

@@ -197,7 +197,6 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return first[0], first[1]
 
     def clear(self) -> None:
-        """Takes every element out."""
         self._entries.clear()
         self._groups.clear()
         self._size = 0
@@ -306,7 +305,6 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         return was_first
 
     def clear(self) -> None:
-        """Takes every element out."""
         for each in self._sets.values():
             each.clear()
             self._rank(each)
@@ -352,11 +350,7 @@ class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):
         self._present = b""
 
     def add(self, element: T) -> bool:
-        """O(log n). True if the element is the new head; False if an equal one is inside.
-
-        Raises:
-            StateError: elements of another key are inside, or the key is not of a key type.
-        """
+        """As of `HeapPriorityQueueSet`; StateError too if elements of another key are inside."""
         key = self._key_of(element)
         name = serialize_key(key)
         if self._size and name != self._present:
@@ -369,5 +363,4 @@ class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):
         return self.add_to(0, key, element)
 
     def remove(self, element: T) -> bool:
-        """O(log n); `element` may be an equal copy. True if the head has changed."""
         return self.remove_from(0, self._key_of(element), element)

@@ -295,7 +295,6 @@ class LivingEntries(Entries):
         self._accessed(now, len(stamped))
 
     def access(self) -> None:
-        """Counts an access for the clean-up."""
         self._accessed(self._now())
 
     def sweep_all(self) -> None:
