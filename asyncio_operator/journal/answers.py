@@ -51,16 +51,9 @@ def weights_array(weights: Sequence[Mapping[str, float] | None]) -> pa.Array:
 def to_table(
     batch: AnswerBatch, description: Description, *, run: str, first: int, expire_after: float | None
 ) -> pa.Table:
-    """The rows of a file that a batch makes.
-
-    Args:
-        run: who asked.
-        first: the number of the batch's first answer in its run.
-        expire_after: seconds that an answer lives; None: for ever.
-
-    Raises:
-        ConfigurationError: a key does not fit the stored type.
-    """
+    """The rows of a file that a batch makes, whose answers `run` asked for. `first` is the number of the batch's first
+    answer in its run; answers live for `expire_after` seconds, or for ever. ConfigurationError if a key does not fit
+    the stored type."""
     count = len(batch.keys)
     answers = batch.answers.compact()
     # A miss has one row, of nulls.
@@ -123,15 +116,9 @@ def living(table: pa.Table, now: float, expire_after: float | None = None) -> pa
 
 def ranked(table: pa.Table, codes: Ints) -> tuple[Ints, Ints, Ints]:
     """The rows by key, and for one key from its latest answer to its first. Rows of one answer are in their order, and
-    equal rows of one answer are one.
-
-    Args:
-        table: rows with the columns of `ORDER`.
-        codes: the number of the key of each row.
-
-    Returns:
-        Positions of rows in that order; the number of the answer of each in its key, from 0 for the latest; the code.
-    """
+    equal rows of one answer are one. `table` has the columns of `ORDER`, `codes` the number of the key of each row.
+    Returns positions of rows in that order; the number of the answer of each in its key, from 0 for the latest; the
+    code."""
     # In one piece: Arrow 18 ranks no column in pieces.
     runs = (
         pc.rank(table["_run"].combine_chunks(), sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
@@ -161,15 +148,9 @@ def latest(table: pa.Table, codes: Ints) -> Ints:
 
 
 def worth_keeping(table: pa.Table, width: int, now: float) -> pa.Table:
-    """The rows of answers that a reader may still need, ordered by key. No reader's answer changes by dropping others.
-
-    Dropped are expired answers, and those before a later one of the same key that lives at least as long.
-
-    Args:
-        table: all rows of some keys.
-        width: the number of key columns, which come first.
-        now: seconds since the epoch.
-    """
+    """The rows of answers that a reader may still need, ordered by key, of `table`, which has all rows of some keys. No
+    reader's answer changes by dropping others: expired answers, and those before a later one of the same key that lives
+    at least as long. The first `width` columns are the key; `now` is in seconds since the epoch."""
     table = living(table, now).combine_chunks()
     if not table.num_rows:
         return table

@@ -135,13 +135,8 @@ class DataFile(pq.ParquetFile):  # type: ignore[misc]
 
 
 def open_file(place: Place, name: str, description: Description) -> DataFile | None:
-    """A data file. None if it is not complete: it is ignored, with a warning.
-
-    Raises:
-        FileNotFoundError: it is gone.
-        OSError: the place does not answer, or its end is damaged.
-        StateError: it is of another journal or format.
-    """
+    """A data file. None if it is not complete: it is ignored, with a warning. FileNotFoundError if it is gone; OSError
+    if the place does not answer, or its end is damaged; StateError if it is of another journal or format."""
     shown = f"{place.shown}/{name}"
     source = place.open(name)
     try:
@@ -195,14 +190,8 @@ def _tail(file: pa.NativeFile) -> bytes:
 
 
 def is_whole(place: Place, entry: Entry, description: Description) -> bool:
-    """Whether a data file ends as a Parquet file does. A file that is gone is not whole.
-
-    It is opened only if its last bytes do not say that it is of this journal: that takes ten times as long.
-
-    Raises:
-        OSError: the place does not answer, or its end is damaged.
-        StateError: it is of another journal or format.
-    """
+    """Whether a data file ends as a Parquet file does. A file that is gone is not whole. It is opened only if its last
+    bytes do not say that it is of this journal: that takes ten times as long. Other errors are those of `open_file`."""
     try:
         with place.open(entry.name) as file:
             tail = _tail(file)

@@ -34,16 +34,9 @@ REMEDY = 'use another path for it, or, if the answers are the same, the name tha
 
 
 def wanted_description(identity: str, keys: pa.Schema, answers: pa.Schema) -> Description:
-    """The description of a new journal.
-
-    Args:
-        identity: what is asked, without secrets.
-        keys: names and types of the key columns. One with the name of an answer's column is stored as ``_key_NAME``.
-        answers: names and types of the answer's columns.
-
-    Raises:
-        ConfigurationError: a name or a type cannot be stored.
-    """
+    """The description of a new journal. `identity` is what is asked, without secrets. `keys` and `answers` are names
+    and types of columns; a key column with the name of an answer's column is stored as ``_key_NAME``.
+    ConfigurationError if a name or a type cannot be stored."""
     own = {name.lower() for name in ABOUT.names}
     taken = [name.lower() for name in answers.names]
     names = [f"_key_{name}" if name.lower() in taken else name for name in keys.names]

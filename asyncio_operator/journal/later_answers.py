@@ -115,16 +115,9 @@ class JournalReader:
         return self._now() >= self._next
 
     def read(self, keys: pa.Array) -> ColumnAnswers:
-        """The latest living answers of distinct keys.
-
-        Args:
-            keys: as `AnswerBatch` has them. A null, or a key that the journal cannot hold, is unknown.
-
-        Raises:
-            JournalError: the place does not answer.
-            StateError: a file is of another journal or format.
-            TypeError: keys of this type are never equal to those of the journal.
-        """
+        """The latest living answers of distinct keys, which are as `AnswerBatch` has them. A null, or a key that the
+        journal cannot hold, is unknown. JournalError if the place does not answer; StateError if a file is of another
+        journal or format; TypeError if keys of this type are never equal to those of the journal."""
         with self._lock:
             begun, is_due = self._now(), self.is_due()
             try:

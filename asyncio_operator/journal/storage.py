@@ -154,18 +154,13 @@ class Place:
     """A directory of a journal. Any thread may use it. Names may have one directory in them, as in "_journal/x".
 
     Every method raises OSError if the place does not answer, and FileNotFoundError if a file is not there.
-
-    Args:
-        path: as the files name it: on a disk it is absolute. The directory need not exist.
-        files: what it is on; None: a disk of this machine, or one that is mounted.
-        shown: names it in messages; None: its path.
     """
 
     def __init__(self, path: str, files: Disk | ArrowFiles | None = None, shown: str | None = None) -> None:
-        self.shown = shown or path
+        self.shown = shown or path  # Names it in messages.
         self.progress = 0  # Grows within `HANGS_AFTER` seconds while the place is used, or the place hangs.
-        self._path = path
-        self._files = files or Disk()
+        self._path = path  # As the files name it: on a disk it is absolute. The directory need not exist.
+        self._files = files or Disk()  # What it is on: without one a disk of this machine, or one that is mounted.
 
     def list(self, directory: str = "") -> list[Entry]:
         """The files whose names do not begin with a point. An absent directory is empty. It may lag behind."""

@@ -104,20 +104,10 @@ class JournalWriter:
     # -- any thread
 
     def append(self, answers: Sequence[Any], count: int, nbytes: int) -> int:
-        """Take answers over; they are written soon. It does not wait.
-
-        Args:
-            answers: what `columns` takes.
-            count: their number.
-            nbytes: about the memory that they take.
-
-        Returns:
-            The number of answers that were appended by now. They are all acknowledged when `acknowledged` is as much.
-
-        Raises:
-            JournalError: an earlier write has failed for good.
-            StateError: the writer is closed.
-        """
+        """Take answers over, as `columns` takes them; they are written soon. It does not wait. `count` is their number,
+        `nbytes` about the memory that they take. Returns the number of answers that were appended by now; they are all
+        acknowledged when `acknowledged` is as much. JournalError if an earlier write has failed for good; StateError if
+        the writer is closed."""
         with self._lock:
             self.check()
             if self._closed:
@@ -148,14 +138,9 @@ class JournalWriter:
         return waiting < MOST_WAITING and not self._stalled and self.error is None
 
     def close(self, timeout: float | None = None) -> None:
-        """Write everything that was appended, and end the thread. Another call does nothing.
-
-        Args:
-            timeout: seconds after which the rest is given up; None: as long as the place does not hang.
-
-        Raises:
-            JournalError: a write has failed for good, or the time was over.
-        """
+        """Write everything that was appended, and end the thread. Another call does nothing. After `timeout` seconds
+        the rest is given up; None: as long as the place does not hang. JournalError if a write has failed for good, or
+        the time was over."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

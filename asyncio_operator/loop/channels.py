@@ -55,11 +55,7 @@ class Bell:
 
 
 class ToLoop(Input):
-    """Elements from a thread to the loop. It is an `Input` of the operator.
-
-    Args:
-        bell: wakes the thread; None: a new one.
-    """
+    """Elements from a thread to the loop. It is an `Input` of the operator. `bell` wakes the thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, bell: Bell | None = None) -> None:
         self._loop = loop

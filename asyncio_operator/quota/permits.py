@@ -32,9 +32,6 @@ REPEATED = 60.0  # Seconds for which the report of what started is sent again, i
 class Permits:
     """What one worker holds of one budget.
 
-    Args:
-        worker: a text that no other worker of any process ever has.
-
     Attributes:
         free: what may start before anything else has to be looked at. It is `heard` while a call waits for others to
             return. The one who tells it of this sets that to False.
@@ -42,7 +39,7 @@ class Permits:
 
     def __init__(self, budget: Budget, worker: str) -> None:
         self._budget = budget
-        self._worker = worker
+        self._worker = worker  # A text that no other worker of any process ever has.
         self._terms = Terms(definition(budget))
         self._clock = ClockBounds()
         self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._terms.limits))
@@ -110,13 +107,8 @@ class Permits:
         return start
 
     def next_start(self, weights: Mapping[str, float], now: float) -> float:
-        """When a call of these weights may start: now; a later time; or infinity, if a reply must come before.
-
-        Units that are not named weigh the `default` of their resource.
-
-        Raises:
-            BudgetExceeded: the call can never start.
-        """
+        """When a call of these weights may start: now; a later time; or infinity, if a reply must come before. Units
+        that are not named weigh the `default` of their resource. BudgetExceeded if the call can never start."""
         self.collect()
         if now < self._valid_until and self._fits(weights):
             return now
@@ -313,17 +305,9 @@ class Permits:
         return message
 
     def answered(self, reply: Json, sent: float, now: float) -> bool:
-        """A reply has come.
-
-        Args:
-            sent: when the message was sent, or a later time that was surely before the coordinator read its clock.
-
-        Returns:
-            Whether it came in time: before its permits have ended. A reply to another message than the last is dropped.
-
-        Raises:
-            ConfigurationError: the coordinator has the budget with other limits.
-        """
+        """A reply has come. Returns whether it came in time, before its permits have ended; one to another message than
+        the last is dropped. `sent` is when the message was sent, or a later time that was surely before the coordinator
+        read its clock. ConfigurationError if the coordinator has the budget with other limits."""
         if reply.get("seq") != self._asked:
             return False
         self.collect()

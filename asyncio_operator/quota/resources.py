@@ -271,12 +271,9 @@ class Stock(Resource):
         self.ready = self.given = 0.0
 
     def estimate(self, scale: float, calls: int, recent: bool, most_calls: float = math.inf) -> None:
-        """What this worker can use in a horizon, from its use since the last message, in `calls`.
-
-        Args:
-            scale: the horizon as a multiple of the time since then; 0: it uses nothing more.
-            most_calls: the calls for which it has slots in this time.
-        """
+        """What this worker can use in a horizon, from its use since the last message, in `calls`. `scale` is the
+        horizon as a multiple of the time since then; 0: it uses nothing more. It has slots for `most_calls` in this
+        time."""
         if calls:
             self.usual = self._used_since_message / calls
         used, self._used_since_message = self._used_since_message * scale, 0.0

@@ -56,12 +56,7 @@ LAST_WAIT = 1.0
 
 
 class Share:
-    """One budget on one loop.
-
-    Args:
-        idle: seconds without runs after which connections to the coordinator are closed.
-        worker: names this share to the coordinator; no other has it. None: a name is made.
-    """
+    """One budget on one loop. `worker` names it to the coordinator; no other has this name. None: one is made."""
 
     def __init__(self, budget: Budget, coordinator: Coordinator, idle: float, worker: str | None = None) -> None:
         # A run may leave when its loop has ended: asyncio.run cancels what is left, and then runs it to its end.
@@ -75,7 +70,7 @@ class Share:
         longest = {limit.unit: max(LONGEST_WAIT, seconds(limit.per)) for limit in budget.limits}
         self._longest = {**longest, "retry_after": max(longest.values(), default=LONGEST_WAIT)}
         self._coordinator = coordinator
-        self._idle = idle
+        self._idle = idle  # Seconds without runs after which connections to the coordinator are closed.
         # Of its runs. `waiting`: those that wait, the first ones first; True: woken, and not heard of since.
         self.seats: dict[Seat, None] = {}
         self.waiting: dict[Seat, bool] = {}
@@ -339,12 +334,7 @@ class Reservation:
 
 
 class Seat:
-    """One run's place in a share. Times are those of the run's loop. Every method returns at once.
-
-    Args:
-        beside: its place in a second share, to which its calls keep too. What the source says reaches the first, which
-            more tasks share.
-    """
+    """One run's place in a share. Times are those of the run's loop. Every method returns at once."""
 
     __slots__ = ("_beside", "fail", "free", "news", "permits", "place", "share")
 
@@ -353,6 +343,8 @@ class Seat:
         share: Share,
         news: Callable[[], None],
         fail: Callable[[BaseException], object],
+        # Its place in a second share, to which its calls keep too. What the source says reaches the first, which more
+        # tasks share.
         beside: Seat | None = None,
     ) -> None:
         self.share = share
@@ -374,11 +366,8 @@ class Seat:
     def take(self, weights: Weights, now: float) -> float:
         """Start a call of these weights, if it may start now. Returns the earliest time, not before `now`, at which it
         may. Infinity: that is not known yet, and `news` will be called. At most the call that was asked for last waits.
-
-        Raises:
-            BudgetExceeded: such a call can never start.
-            CoordinatorError: nothing may start, because what is shared with others is not known.
-        """
+        BudgetExceeded if such a call can never start; CoordinatorError if nothing may start, because what is shared
+        with others is not known."""
         permits, share, beside = self.permits, self.share, self._beside
         if beside is not None and (start := beside.next_start(weights, now)) > now:
             # A call that can never start fails at once (law G6).
@@ -418,14 +407,9 @@ class Seat:
     def returned(
         self, weights: Weights, settled: Weights | None, started: float, now: float, billed: bool = True
     ) -> None:
-        """A call that was started has returned, in time or late, perhaps after `leave`.
-
-        Args:
-            weights: those with which it started.
-            settled: what it really weighed, by unit; for other units the estimate holds.
-            started: the time that `take` got.
-            billed: whether the source may bill it; see `usage.billed`.
-        """
+        """A call that was started with these weights has returned, in time or late, perhaps after `leave`. `settled` is
+        what it really weighed, by unit; for other units the estimate holds. `started` is the time that `take` got.
+        `billed`: whether the source may bill it; see `usage.billed`."""
         self.permits.returned(weights, settled, started, now, billed)
         self.share.room()
         if self._beside is not None:
@@ -433,14 +417,10 @@ class Seat:
 
 
 class Shares:
-    """The shares of this process, by loop and budget. Equal budgets of one loop have one share.
-
-    Args:
-        new_id: returns the name of a worker, which no other worker has.
-    """
+    """The shares of this process, by loop and budget. Equal budgets of one loop have one share."""
 
     def __init__(self, new_id: Callable[[], str] = lambda: os.urandom(16).hex()) -> None:
-        self._new_id = new_id
+        self._new_id = new_id  # Returns the name of a worker, which no other worker has.
         # The shares, and perhaps some that are over.
         self.open: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()

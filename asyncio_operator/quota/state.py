@@ -145,11 +145,8 @@ class State:
     # -- workers
 
     def hear(self, message: Json, now: float, known: bool) -> Worker | None:
-        """The worker that sent the message; None if a later message of it was applied before.
-
-        Args:
-            known: whether the worker speaks of this state, and not of one that was lost.
-        """
+        """The worker that sent the message; None if a later message of it was applied before. `known`: the worker
+        speaks of this state, and not of one that was lost."""
         name = message["worker"]
         worker = self.workers.get(name)
         if message["seq"] <= self.last(name, now)[0]:

@@ -73,13 +73,9 @@ class Terms:
         return ", ".join(parts)
 
     def ahead(self, interval: float, longest: float, usual: float) -> float:
-        """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker
-        holds is lost, so it is not longer; and what begins so late that the lease has ended by then is of no use.
-
-        Args:
-            interval: seconds from one message to the next.
-            longest, usual: round trips of late.
-        """
+        """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker holds
+        is lost, so it is not longer; and what begins so late that the lease has ended by then is of no use. `interval`
+        is the seconds from one message to the next, `longest` and `usual` are round trips of late."""
         useful = max(self.horizon / 2, self.lease - usual - SPARE)
         return min(self.horizon, 2 * (interval + longest) + SPARE, useful)
 

@@ -33,20 +33,16 @@ LATELY = 0.5  # Seconds. A source's statement is seldom older.
 
 
 class Window:
-    """The units of one limit in the last `per` seconds, and those that are leased.
-
-    Args:
-        grain: entries that are leased are rounded up to multiples of it, so that there are few; 0 keeps them exact.
-        lease: the longest time from a leased start to its entry.
-    """
+    """The units of one limit in the last `per` seconds, and those that are leased."""
 
     def __init__(self, limit: Rate, grain: float = 0.0, lease: float = 0.0, now: float = 0.0) -> None:
         self.limit = limit  # What the user gave, and what holds unless the source allows less (`allow`).
         self.allow(limit.rate, limit.burst)
         # When the present half second began, the most units that were counted in it, and in the one before.
         self.peak = [now, 0.0, 0.0]
+        # Entries that are leased are rounded up to multiples of it, so that there are few; 0 keeps them exact.
         self.grain = grain
-        # The rounding makes an entry later too.
+        # The longest time from a leased start to its entry, which the rounding makes later too.
         self._stretch = lease + grain
         self._ends: deque[float] = deque()
         self._amounts: deque[float] = deque()

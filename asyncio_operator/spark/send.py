@@ -273,16 +273,11 @@ NO_KEY = "a part of its key is null, or a value that Python cannot hold"
 
 
 class SendTask:
-    """A function for `mapInArrow`. It is sent to the workers.
-
-    Args:
-        task: its last columns are those of `RowCalls`, and the status column.
-        stops: the task ends after the first row that is not sent.
-    """
+    """A function for `mapInArrow`. It is sent to the workers."""
 
     def __init__(self, task: EnrichTask, stops: bool) -> None:
-        self._task = task
-        self._stops = stops
+        self._task = task  # Its last columns are those of `RowCalls`, and the status column.
+        self._stops = stops  # The task ends after the first row that is not sent.
         self.__name__ = f"send: {stage_name(task)}"  # The label of the stage, which Spark shows in its plans.
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

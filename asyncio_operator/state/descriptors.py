@@ -186,11 +186,8 @@ class StateMeta:
 
     def check_against(self, name: str, stored: StateMeta, in_use: bool = False) -> None:
         """Compares the requested state with the stored one. `in_use`: this program itself requested the stored one.
-
-        Raises:
-            StateError: the state is of another type, or is in use and has time to live on one side only.
-            StateMigrationError: it has other serialisers.
-        """
+        StateError if the state is of another type, or is in use and has time to live on one side only;
+        StateMigrationError if it has other serialisers."""
         if self.kind != stored.kind:
             raise StateError(f"state {name!r} is a {stored.kind} state, not a {self.kind} state: use another name")
         for role, asked in self.serializers.items():

@@ -121,12 +121,9 @@ def pack_rows(rows: Iterable[Row]) -> bytes:
 
 def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> dict[str, StateMeta]:
     """The states of all snapshots, after checking that they fit this version, this maximum parallelism and each other.
-
-    Raises:
-        StateError: one is deleted, or of another version or maximum parallelism, or two hold the same key group.
-        StateMigrationError: two snapshots have other kinds or serialisers for a state. A state with time to live in one
-            of them has it in the result.
-    """
+    StateError if one is deleted, or of another version or maximum parallelism, or two hold the same key group;
+    StateMigrationError if two have other kinds or serialisers for a state. A state with time to live in one of them has
+    it in the result."""
     states: dict[str, StateMeta] = {}
     for index, snapshot in enumerate(snapshots):
         if not isinstance(snapshot, StateSnapshot):

@@ -57,13 +57,8 @@ def providers() -> list[Any]:
 
 def observed(invoke: Invoke, name: str, attributes: Callable[[], Attributes] = dict, *, many: bool = False) -> Invoke:
     """The same calls, each with a span, the first one with a line in the log; `invoke` itself where no provider is set
-    and the log is off.
-
-    Args:
-        name: of what is called.
-        attributes: returns what all calls have in common. Called once, if there are spans.
-        many: `invoke` takes a list of keys.
-    """
+    and the log is off. `name` is that of what is called. `attributes` returns what all calls have in common; it is
+    called once, if there are spans. `many`: `invoke` takes a list of keys."""
     if calls_logger.isEnabledFor(logging.INFO):
         invoke = _with_first_logged(invoke, name)
     if not providers():

@@ -148,15 +148,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def require_no_loop(tool: str, call: str) -> None:
-    """Check that no loop runs in this thread, for a tool that runs loops of its own.
-
-    Args:
-        tool: what was called.
-        call: what to give to `asyncio.to_thread` instead of the call.
-
-    Raises:
-        ConfigurationError: one runs.
-    """
+    """Check that no loop runs in this thread, for a tool, such as `tool`, that runs loops of its own.
+    ConfigurationError if one runs; it shows what to give to `asyncio.to_thread` instead, `call`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

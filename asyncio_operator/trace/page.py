@@ -38,12 +38,8 @@ SLOWEST = 5  # Keys that are listed as the slowest.
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file and replace an older one; a symbolic link is followed.
-
-    Raises:
-        ConfigurationError: the folder does not exist, or `path` is a folder.
-        OSError: the system refuses to write.
-    """
+    """Write a file and replace an older one; a symbolic link is followed. ConfigurationError if the folder does not
+    exist, or `path` is a folder; OSError if the system refuses to write."""
     target = checked(path)
     part = target.with_name(f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.part")
     # The thread is part of the name: two threads may write the same file, and each must move its own part.

@@ -130,14 +130,9 @@ def check_address(budget: Budget) -> None:
 
 
 def ask_once(budget: Budget, message: Json) -> Json:
-    """The reply of the coordinator of a budget: at its address, where this disconnects again, or in this process.
-
-    For any thread, also one whose loop runs.
-
-    Raises:
-        StateError: the budget has no address, and no coordinator of this process has it.
-        CoordinatorError: the coordinator gave no answer.
-    """
+    """The reply of the coordinator of a budget: at its address, where this disconnects again, or in this process. For
+    any thread, also one whose loop runs. StateError if the budget has no address, and no coordinator of this process
+    has it; CoordinatorError if the coordinator gave no answer."""
     source = budget.coordinator
     if source is None:
         kept = elsewhere.get(budget.name, states)

@@ -67,18 +67,13 @@ class Content(NamedTuple):
 
 
 class ServerCoordinator(ABC):
-    """One budget at one server: its `Coordinator`. Requests take one round trip each, and are applied as a whole.
-
-    Args:
-        shown: names the server in messages, without secrets.
-        place: names what holds the text.
-    """
+    """One budget at one server: its `Coordinator`. Requests take one round trip each, and are applied as a whole."""
 
     lost: tuple[type[Exception], ...] = ()  # The errors of a lost connection.
 
     def __init__(self, shown: str, place: str, answer: Answer, clock: Clock = monotonic) -> None:
-        self.shown = shown
-        self.place = place
+        self.shown = shown  # Names the server in messages, without secrets.
+        self.place = place  # Names what holds the text.
         self._answer = answer
         self._clock = clock
         self._own_name = secrets.token_hex(8)

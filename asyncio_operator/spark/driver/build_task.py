@@ -64,13 +64,9 @@ REMEDY = '; on_error="null" or "drop" lets the job go on without'  # The end of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichOptions(GivenCalls):
-    """The options of `enrich`, as the user gave them, short forms replaced by what they mean.
-
-    Those that need neither the input nor the enricher are checked when the bundle is made.
-
-    Raises:
-        ConfigurationError: an option is wrong, or does not go with another one.
-    """
+    """The options of `enrich`, as the user gave them, short forms replaced by what they mean. Those that need neither
+    the input nor the enricher are checked when the bundle is made: ConfigurationError if one is wrong, or does not go
+    with another one."""
 
     on: On
     how: How = "left"

@@ -47,14 +47,9 @@ _chains: weakref.WeakKeyDictionary[DataFrame, Chain] = weakref.WeakKeyDictionary
 def extended(
     df: DataFrame, task: EnrichTask, trace: Trace | None, schema: StructType, *, begins: bool = False
 ) -> DataFrame:
-    """The rows of `df` with the columns that the task adds, in the same stage as the lookups that made `df`.
-
-    Args:
-        task: made for rows of `df`.
-        trace: the trace to which the task reports.
-        schema: schema of the output.
-        begins: the lookup begins a stage, because `df` is not what `enrich` returned.
-    """
+    """The rows of `df` with the columns that the task adds, which was made for them, in the same stage as the lookups
+    that made `df`. `trace` gets its reports, `schema` is that of the output. `begins`: the lookup begins a stage,
+    because `df` is not what `enrich` returned."""
     earlier = None if begins else _chains.get(df)
     if earlier is not None:
         # `storageLevel` also sees an equal plan that was persisted through another object, as Spark's reading does. On

@@ -53,17 +53,9 @@ Join = Callable[..., DataFrame]
 def with_journal(
     df: DataFrame, task: EnrichTask, journal: Journal, where: str | None = None
 ) -> tuple[EnrichTask, Join | None]:
-    """The task with its journal, and what joins its input with the known answers; None if there is nothing to join.
-
-    Args:
-        df: the input of the task. Its plan may be another when it is joined.
-        where: see `with_known`. Answers that come later are all known.
-
-    Raises:
-        ConfigurationError: the journal holds answers of something else.
-        StateError: the journal is damaged, or of another format.
-        JournalError: its place does not answer.
-    """
+    """The task with its journal, and what joins its input, `df`, with the known answers (then its plan may be another);
+    None if there is nothing to join. `where`: see `with_known`; answers that come later are all known. Raises as
+    `contents_of` does."""
     spark = df.sparkSession
     contents = contents_of(spark, journal.location, _wanted(df, task, journal))
     joins = bool(contents.live) and not df.isStreaming
@@ -308,17 +300,9 @@ def quoted(name: str) -> str:
 def contents_of(
     spark: SparkSession, location: Location, wanted: Description | None = None, *, make: bool = True
 ) -> Contents:
-    """What a journal holds.
-
-    Args:
-        wanted: is checked against the journal; None: there must be one.
-        make: makes a journal with the wanted description if there is none.
-
-    Raises:
-        ConfigurationError: there is none, or it holds something else.
-        StateError: a file of it is damaged or of another format.
-        JournalError: the place does not answer.
-    """
+    """What a journal holds. It is checked against `wanted`; None: there must be one. `make` makes it with that
+    description if there is none. ConfigurationError if there is none, or it holds something else; StateError if a file
+    of it is damaged or of another format; JournalError if the place does not answer."""
     found = at_place(spark, location, partial(_contents, location, None if wanted is None else wanted.text, make))
     return Contents(location, Description.read(found.pop("description").encode(), str(location)), **found)
 

@@ -28,13 +28,8 @@ FEW = 2  # Rows of the input for each found row, above which the found rows are 
 def read_answers(
     outcomes: Any, schema: pa.Schema, declared: Sequence[str] | None = None, rows: int = 0
 ) -> ColumnAnswers:
-    """The answers of keys. A failed key has none.
-
-    Args:
-        outcomes: of the keys. Their answers have been checked.
-        schema, declared: see `columns`.
-        rows: the number of rows that have these keys, if it is known.
-    """
+    """The answers of keys, which have been checked. A failed key has none. `schema`, `declared`: see `columns`. `rows`
+    is the number of rows that have these keys, if it is known."""
     if isinstance(outcomes, ColumnAnswers):
         # To read many copies from a small table, whose rows are neighbours in memory, costs less than from a large one.
         # Where a piece of the output could be too large, the bytes of each row are looked at.

@@ -78,13 +78,8 @@ class Wire:
         await self._writer.drain()
 
     async def receive(self) -> Any:
-        """The next JSON value.
-
-        Raises:
-            WireError: what came is not a valid message.
-            asyncio.IncompleteReadError: the connection has ended.
-            OSError: the connection is lost.
-        """
+        """The next JSON value. WireError if what came is not a valid message, asyncio.IncompleteReadError if the
+        connection has ended, OSError if it is lost."""
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         if size > LARGEST:
             raise WireError(f"a message of {size:,} bytes")

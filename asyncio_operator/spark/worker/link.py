@@ -70,18 +70,13 @@ class Link:
     """One lookup of a task.
 
     `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
-
-    Args:
-        label: tells its keys in a trace from those of other links; may be empty.
-        place: names the task of Spark.
-        process: runs the task.
     """
 
     def __init__(self, task: EnrichTask, label: str, place: str, process: WorkerProcess) -> None:
         self.name = describe(task.enricher)
-        self._process = process
-        self._label = label
-        self._place = place
+        self._process = process  # Runs the task.
+        self._label = label  # Tells its keys in a trace from those of other links; may be empty.
+        self._place = place  # Names the task of Spark.
         self.task = task
         whole = in_slices(task.options, task.enricher, task.tracing is not None)
         missing = partial(missing_key_error, task.enricher)

@@ -63,12 +63,9 @@ def stage_name(task: EnrichTask) -> str:
 def enriched(
     tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], *, takes_all: bool = False, asks: bool = False
 ) -> Generator[pa.RecordBatch]:
-    """The rows of `batches` with the columns of all lookups, and empty batches in between.
-
-    Args:
-        takes_all: the caller takes every row, whatever Spark reads of its output.
-        asks: see `outputs_of`: an `ASKED` comes among the batches.
-    """
+    """The rows of `batches` with the columns of all lookups, and empty batches in between. `takes_all`: the caller
+    takes every row, whatever Spark reads of its output. `asks`: as in `outputs_of`, an `ASKED` comes among the
+    batches."""
     context = TaskContext.get()
     # For people who read a journal.
     place = f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}" if context is not None else ""
@@ -205,10 +202,6 @@ class Hop(Input):
     """The input of a link: the output of the link before it. It is built when it is read.
 
     Delivered parts that wait are joined to batches of the usual size: a batch costs the same however few its rows are.
-
-    Args:
-        holding: the earlier link gets room when its rows have left the later one, and not when that has read them. So
-            its calls, which change something, are not made ahead of the rows that leave the chain (law X15).
     """
 
     instant = False
@@ -216,6 +209,8 @@ class Hop(Input):
     def __init__(self, earlier: Link, later: Link, *, holding: bool = False) -> None:
         self._earlier = earlier
         self._later = later
+        # The earlier link gets room when its rows have left the later one, and not when that has read them. So its
+        # calls, which change something, are not made ahead of the rows that leave the chain (law X15).
         self._holding = holding
         # Reported to the earlier link when a batch of the later link has left; and what belongs to the next batch.
         self._held: dict[int, list[tuple[int, KeyBatch | None]]] = {}

@@ -51,13 +51,9 @@ def places(starts: Ints, copies: Ints) -> Places:
 def pieces_of(
     own: Sequence[Column], answers: ColumnAnswers, found: Sequence[Column], starts: Ints, copies: Ints
 ) -> Places:
-    """All rows of the output, in pieces of at most `OUTPUT_ROWS` and `OUTPUT_BYTES`.
-
-    Args:
-        own: the columns of the input. They can grow only if the output repeats a row.
-        found: the columns of the answers that are needed.
-        starts, copies: see `places`.
-    """
+    """All rows of the output, in pieces of at most `OUTPUT_ROWS` and `OUTPUT_BYTES`. `own` are the columns of the
+    input, which can grow only if the output repeats a row, `found` those of the answers that are needed. `starts`,
+    `copies`: see `places`."""
     whole, most = places(starts, copies), copies.max(initial=0)
     own = own if most > 1 else []
     # Usually this is enough to see that nothing must be split, and no row is measured.

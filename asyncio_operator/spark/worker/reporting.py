@@ -135,18 +135,13 @@ class Reporting:
 
 
 class TaskReporter:
-    """Reports the figures of one run of a lookup.
-
-    Args:
-        report: returns the figures so far, as a report of a running task.
-        live: see `Reporting`.
-    """
+    """Reports the figures of one run of a lookup."""
 
     def __init__(self, destination: Destination, report: Callable[[], TaskReport], live: DriverAddress | None) -> None:
         self.over: TaskReport | None = None  # The last report of a run that has ended.
         self._destination = destination
-        self._report = report
-        self._live = live
+        self._report = report  # Returns the figures so far, as a report of a running task.
+        self._live = live  # See `Reporting`.
         self._sender: Sender | None = None
 
     def running(self) -> None:

@@ -164,12 +164,8 @@ class Enrichment:
 
     def answered(self, batch: KeyBatch, ended: bool) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
         """Unordered mode: yields rows that may leave, the number of keys that left, and the batch if it has left whole.
-
-        A row may leave if its key has an outcome, and all rows of earlier segments have left.
-
-        Args:
-            ended: whether every key of the batch has an outcome.
-        """
+        A row may leave if its key has an outcome, and all rows of earlier segments have left. `ended`: every key of the
+        batch has an outcome."""
         rows: Rows = batch.payload
         if self._gate is None:
             leaving = self._has_outcome(batch)
@@ -348,14 +344,9 @@ class Gate:
     def pass_through(
         self, batch: Any, rows: Rows, ended: bool, answered: Callable[[Any], Mask]
     ) -> Iterator[tuple[Any, Mask, bool]]:
-        """The delivered batch, and other batches of which rows may leave now.
-
-        Yields a batch, the mask of its rows that leave now, and whether all its rows have left.
-
-        Args:
-            batch: is passed to `answered`, which returns for each row whether it is answered and has not left.
-            ended: whether every row of the batch is answered.
-        """
+        """The delivered batch, and other batches of which rows may leave now: yields a batch, the mask of its rows that
+        leave now, and whether all its rows have left. `answered` gets a batch, and returns for each row whether it is
+        answered and has not left. `ended`: every row of the batch is answered."""
         delivered = rows.number
         # Batches are delivered as they end. Behind a number that is missing no row may leave: it may belong to any
         # segment.

@@ -119,15 +119,11 @@ class TakingThread(threading.Thread):
     """A thread that reads the results of a task instead of Spark.
 
     It may wait for results for ever, and no other thread can interrupt it. So the task itself has to check.
-
-    Args:
-        work: what the thread does.
-        look: raises if the thread needs no more results.
     """
 
     def __init__(self, work: Callable[[], None], look: Callable[[], None]) -> None:
         super().__init__(target=work, name="asyncio-operator-feeder", daemon=True)
-        self.look = look
+        self.look = look  # Raises if the thread needs no more results.
 
 
 def until_spark_reads() -> Callable[[], None]:

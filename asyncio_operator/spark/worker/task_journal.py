@@ -80,12 +80,7 @@ class TaskJournal(KnownAnswers):
     """The journal of one lookup of a task.
 
     `recall` is called by one thread, `finish` by the task's main thread, and the rest on the loop.
-
-    Args:
-        found: the columns that rows get.
-        timed: outcomes say where they came from.
-        label: the task, for the text of `_run`.
-        process: runs the task.
+    `label` names the task in the text of `_run`.
     """
 
     source = "journal"
@@ -96,8 +91,8 @@ class TaskJournal(KnownAnswers):
         self._location = location
         self._expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
         self._task = task
-        self._found = found
-        self._timed = timed
+        self._found = found  # The columns that rows get.
+        self._timed = timed  # Outcomes say where they came from.
         # Bytes of an answer: some are looked at.
         self._size = self._until_looked_at = 0
         self._room: asyncio.Future[None] | None = None

@@ -114,17 +114,12 @@ _NULL: Mapping[str, Any] = {}  # Marks a struct that is null.
 
 
 class Results:
-    """Makes Arrow arrays from results.
-
-    Args:
-        name: name of the user's function.
-        kind: the type of the results, with all fields nullable.
-        on_misfit: makes the error for a row whose result does not fit; None: such a result becomes null.
-    """
+    """Makes Arrow arrays from results."""
 
     def __init__(self, name: str, kind: pa.DataType, on_misfit: Callable[[str, ResultError], Exception] | None) -> None:
-        self._name = name
-        self._kind = kind
+        self._name = name  # Name of the user's function.
+        self._kind = kind  # The type of the results, with all fields nullable.
+        # Makes the error for a row whose result does not fit; None: such a result becomes null.
         self._on_misfit = on_misfit
         self._several = pa.types.is_struct(kind)
         self._fields = pa.schema(list(kind) if self._several else [pa.field(name, kind)])

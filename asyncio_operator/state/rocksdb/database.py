@@ -176,12 +176,8 @@ PATIENCE = 2000
 
 
 class Database:
-    """An open RocksDB directory.
-
-    Raises:
-        ConfigurationError: `directory` is not a path, or `options` has the wrong type.
-        StateError: it is locked, damaged, or holds other files.
-    """
+    """An open RocksDB directory. ConfigurationError if `directory` is not a path, or `options` has the wrong type;
+    StateError if it is locked, damaged, or holds other files."""
 
     def __init__(
         self,

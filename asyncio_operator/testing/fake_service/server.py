@@ -374,10 +374,7 @@ def _check_arguments(
     rows: object, latency: object, errors: object, rates: Mapping[str, float], handler: object
 ) -> None:
     """Check the arguments of a `FakeService`; `rates` are the shares of the faults that are no status, by their names.
-
-    Raises:
-        ConfigurationError: an argument has the wrong type or value.
-    """
+    ConfigurationError if one has the wrong type or value."""
     if rows is not None and not isinstance(rows, Mapping):
         raise must_be("rows", rows, 'a mapping of keys to rows, such as {"JFK": {"city": "New York"}}')
     if callable(latency):
