@@ -279,7 +279,7 @@ class HttpEnricher(Enricher):
             empty_is_missing=self._empty_key == "miss",
             ask_headers=self._ask_headers(client),
             headers_max_age=self._headers_max_age,
-            reports=Reports(self._subject(), self._usage, self._hints, self._plans.secrets),
+            reports=self._reports(self._plans.secrets),
         )
         await exchange.open()
         self._exchange = exchange
@@ -351,6 +351,9 @@ class HttpEnricher(Enricher):
 
     def _answers(self, secrets: Secrets) -> Answers:
         return Answers(self._schema, self._extract, self._batch_extract, secrets.show, coerce=self._coerce)
+
+    def _reports(self, secrets: Secrets) -> Reports:
+        return Reports(self._subject(), self._usage, self._hints, secrets)
 
     def _make_plans(self) -> Plans:
         return Planner(
