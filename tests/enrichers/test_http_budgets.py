@@ -177,6 +177,23 @@ async def test_G5_without_hints_nothing_stops() -> None:
         assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
 
 
+@pytest.mark.parametrize("headers", ["openai", "ietf"])
+@virtual
+async def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) -> None:
+    """The budget is ten times too large. Few requests leave before the first answers, and few are refused."""
+    options: dict[str, Any] = {"limits": [Limit(20, 60.0)], "headers": headers, "latency": 0.3}
+    shared = budget(Limit(200, 60.0))
+    async with (
+        FakeService(handler=chat, **options) as service,
+        lookups(service, shared, retry=Retry(10, on="retryable")) as one,
+    ):
+        await all_of(one, [str(i) for i in range(100)])
+    refused = [request.time for request in service.requests if request.status == 429]
+    assert len([time for time in refused if time < 1.0]) <= 5
+    assert len([time for time in refused if time > 1.0]) <= 10
+    assert max(request.time for request in service.requests) < 4 * 60 + 10
+
+
 @pytest.mark.parametrize("headers", ["ietf", "openai", "anthropic", "azure"])
 @virtual
 async def test_G5_a_lower_limit_of_the_source_is_kept_from_then_on(headers: str) -> None:

@@ -272,14 +272,6 @@ async def test_a_wide_table_is_prepared_once_per_connection(database: Database) 
         assert await enricher._runtime[0].fetch(query) == first
 
 
-async def test_without_a_statement_cache_nothing_stays_prepared(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
-    async with database.enricher(table="t", key="id", pool_size=1, statement_cache_size=0) as enricher:
-        assert [await enricher.lookup(1) for _ in range(3)] == [{"v": 2}] * 3
-        assert enricher._runtime is not None
-        assert await enricher._runtime[0].fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
-
-
 async def test_rows_gives_the_whole_table_with_its_keys(database: Database) -> None:
     await database.execute("CREATE TABLE t (a int, b text, v numeric(5,2))")
     await database.execute(

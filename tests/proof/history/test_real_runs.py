@@ -229,3 +229,17 @@ def test_Y2_the_trace_of_a_run_that_was_cut_short_is_refused() -> None:
         runner.run(run(trace))
     with pytest.raises(ValueError, match="events were dropped when the history was recorded"):
         check_history(history_of_trace(trace))
+
+
+def test_Y2_what_is_planted_into_a_real_run_is_seen() -> None:
+    wanted = {"mode": "ordered", "on_error": "return"}
+    drawn = next(one for one in map(Drawn, range(SEEDS)) if wanted.items() <= one.setting.items() and not one.batched)
+    events = drawn.history().events
+    assert events[-1]["outcome"] == "finished"
+    capacity = next(event for event in events if event["event"] == "setting")
+    assert "O1" in check_history([{**event, "capacity": 0} if event is capacity else event for event in events]).broken
+    last = max(number for number, event in enumerate(events) if event["event"] == "row_out")
+    lost = [event for number, event in enumerate(events) if number != last]
+    assert "O4" in check_history(lost).broken
+    twice = [*events[: last + 1], events[last], *events[last + 1 :]]
+    assert "O4" in check_history(twice).broken
