@@ -29,6 +29,7 @@ from asyncio_operator.spark.worker.rows import Layout
 from benchmarks import Rows
 from benchmarks.measuring import http_server
 from enrichers import HttpEnricher
+from enrichers.names import opened
 
 BATCH, BATCHES = 10_000, 2
 TURNS = 9
@@ -60,11 +61,10 @@ class _InColumns(HttpEnricher):
     value that must be converted."""
 
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
-        exchange, plans = self._opened(), self._plans
-        assert plans is not None
-        assert plans.batch is not None
+        exchange, plan = opened(self._exchange, self), opened(self._plans, self).batch
+        assert plan is not None
         values = key_values(keys)
-        entries = await exchange._entries(exchange._request(plans.batch, (values,), values), values)
+        entries = await exchange._entries(exchange._request(plan, (values,), values), values)
         assert {*map(type, entries)} == {dict}
         columns = [keys]
         for field in self.schema():

@@ -286,7 +286,7 @@ class HttpEnricher(Enricher):
 
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the method, the server and the path of requests."""
-        return self._opened().attributes(self._method)
+        return opened(self._exchange, self).attributes(self._method)
 
     async def close(self) -> None:
         """Close the connections, within seconds. It does nothing if nothing is open."""
@@ -301,20 +301,17 @@ class HttpEnricher(Enricher):
             EnricherError: the key cannot be sent, the service cannot be reached, or its answer is invalid.
                 `retryable`, `retry_after`, `overload` and `any_key` say what is known about the error.
         """
-        return await self._opened().lookup(key)
+        return await opened(self._exchange, self).lookup(key)
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers, aligned with the keys; one request if there is a `batch_url`. It raises as `lookup` does."""
-        exchange = self._opened()
+        exchange = opened(self._exchange, self)
         batch = self._plans.batch if self._plans is not None else None
         return await (super().lookup_many(keys) if batch is None else exchange.lookup_many(keys, batch))
 
     async def send(self, key: Any, row_id: str) -> None:
         """Send the request of a row, with an idempotency key of its own. Any status of class 2xx acknowledges it."""
-        await self._opened().send(key, row_id)
-
-    def _opened(self) -> Exchange:
-        return opened(self._exchange, self)
+        await opened(self._exchange, self).send(key, row_id)
 
     def _ask_headers(self, client: Client) -> Callable[[], Awaitable[Fresh]] | None:
         """What gives headers that expire; None if they are fixed."""
