@@ -28,7 +28,7 @@ from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import Recorder
-from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
+from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule, halves
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.policies.batching import splits
@@ -254,7 +254,9 @@ class Attempts:
             unmade = isinstance(error, BudgetExceeded | ResultError)
             # One element may be what weighs too much.
             if call.count > 1 and unmade:
-                self._schedule.split_unstarted(call)
+                # Call the halves next.
+                for half in reversed(halves(call.flights)):
+                    self._schedule.hold(Call(half, call.half))
             else:
                 # An open circuit counts as a failed attempt, so retries and back-off bridge it. Of a call that is not
                 # made only the one before it counts, if this is a half of that.

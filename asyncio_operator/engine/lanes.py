@@ -265,7 +265,8 @@ class Lanes:
                     "the input" if read else f"a call for element {describe(lane.window.value_of(lane.slot))}",
                     self._grace_period,
                 )
-            self._fold()
+            self.latency.fold()
+            self.direct.fold()
             if self._failure is not None:
                 raise self._failure
             if interrupted is not None:
@@ -434,14 +435,11 @@ class Lanes:
     def _turn_end(self, now: float, started: float) -> float:
         """The time until which a lane whose call has just ended may go on with its window."""
         if len(self.latency.samples) + len(self.direct.samples) >= MANY_SAMPLES:
-            self._fold()
+            self.latency.fold()
+            self.direct.fold()
         if self._working > self._capacity or (now == started and not self._turn.stands()):
             return -inf
         return -inf if self._intake.is_urgent(now) else self._turn.ends(now)
-
-    def _fold(self) -> None:
-        self.latency.fold()
-        self.direct.fold()
 
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""

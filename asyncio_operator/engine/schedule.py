@@ -83,7 +83,7 @@ class Schedule:
 
     def split(self, flights: list[Flight]) -> None:
         """Call the halves of a batch that has failed: what is left of it."""
-        for half in filter(None, _halves(flights)):
+        for half in filter(None, halves(flights)):
             self.formed.append(Call(half, half=True))
             _mark(half, True)
 
@@ -93,11 +93,6 @@ class Schedule:
         (calls if call.awaited else self._unawaited).appendleft(call)
         if call.half:
             _mark(call.flights, True)
-
-    def split_unstarted(self, call: Call) -> None:
-        """The call exceeds the budget. Call its halves next."""
-        for half in reversed(_halves(call.flights)):
-            self.hold(Call(half, call.half))
 
     def prepare(self, now: float) -> None:
         """No call may start now. Prepare elements for the next one."""
@@ -199,7 +194,8 @@ class Schedule:
         return self._source.over and not coming_back and not getting_its_key
 
 
-def _halves(flights: list[Flight]) -> tuple[list[Flight], list[Flight]]:
+def halves(flights: list[Flight]) -> tuple[list[Flight], list[Flight]]:
+    """The first and the second half."""
     middle = len(flights) // 2
     return flights[:middle], flights[middle:]
 

@@ -149,17 +149,14 @@ def _cut(traceback: TracebackType | None, everywhere: bool) -> TracebackType | N
     while left is not None:
         frames.append(left)
         left = left.tb_next
-    if frames and not everywhere and _is_ours(frames[-1]):
+    ours = [one.tb_frame.f_code.co_filename.startswith(LIBRARY) for one in frames]
+    if frames and not everywhere and ours[-1]:
         return traceback
     found: TracebackType | None = None
-    for one in reversed(frames):
-        if not _is_ours(one):
+    for one, own in zip(reversed(frames), reversed(ours), strict=True):
+        if not own:
             found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return found
-
-
-def _is_ours(one: TracebackType) -> bool:
-    return one.tb_frame.f_code.co_filename.startswith(LIBRARY)
 
 
 # -- what a task raises

@@ -174,7 +174,8 @@ class CachedOutcomes(OpenKeys):
     # -- after a call
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str:
-        flight = self._flight_of(entry)
+        # A refresh has no entry.
+        flight = entry if type(entry) is OpenKey else self.flights[entry]
         try:
             outputs = self._outcomes.outputs(result)
         except BaseException as error:
@@ -186,10 +187,6 @@ class CachedOutcomes(OpenKeys):
             if kept is not None:
                 self._places.learn((flight.key,), (answer,), (answer,), Calls(attempts))
         return self._end_all(flight, outputs)
-
-    def _flight_of(self, entry: Any) -> OpenKey:
-        """The flight of an entry. That of a refresh, which has none, is given itself."""
-        return entry if type(entry) is OpenKey else self.flights[entry]
 
     def _copied(self, flight: OpenKey, outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """A copy of outputs, which their consumer may change; None if there cannot be one."""
@@ -220,7 +217,7 @@ class CachedOutcomes(OpenKeys):
             hidden: whether an old result may take the place of the error.
             end: ends the element of an entry without a result.
         """
-        flight = self._flight_of(entry)
+        flight = entry if type(entry) is OpenKey else self.flights[entry]
         stale = self._places.stale(flight.key) if hidden and flight.name is not None else ABSENT
         if stale is not ABSENT:
             self.figures.failures += len(flight.waiters) + (not flight.refreshing)

@@ -199,11 +199,8 @@ class ElementSource(CallWindow):
         ):
             self._admission = self._admit()
             if self.direct and not (self._plain or self._eager):
-                self._admission = map(self._paired, self._admission)
+                self._admission = ((self._call(entry), value) for entry, value in self._admission)
         return self._admission
-
-    def _paired(self, pair: tuple[Entry, Any]) -> tuple[Call, Any]:
-        return self._call(pair[0]), pair[1]
 
     def _admit(self) -> Iterator[tuple[Any, Any]]:
         """Elements, put into the queue, as long as there is room and something to read: their entries, or calls for
