@@ -292,10 +292,10 @@ class Stock(Resource):
         self.starved = False
 
     def report(self) -> list[list[Any]]:
-        """What became of permits, for a message."""
+        """What became of permits, for a message. Starts first: calls give back units of the entry of their start."""
         moved = [[self.place, end, start, units] for (end, start), units in self.moved.items()]
         self.moved.clear()
-        return moved
+        return sorted(moved, key=lambda one: one[2] is None)
 
     def forget(self) -> None:
         """Drop everything that is known by the coordinator's time."""

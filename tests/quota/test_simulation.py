@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from asyncio_operator import Budget, Limit
+from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.sharing import TURN
-from tests.quota.helpers import most_in_a_window
+from tests.quota.helpers import Coordinator, most_in_a_window
 from tests.simulate.budget import SCENARIOS, Scenario, always, run
 from tests.simulate.cluster import Cluster, Network
 
@@ -41,6 +44,33 @@ def test_G4_G3_what_estimates_were_too_high_is_used_in_every_window() -> None:
     for begin in (10.0, 20.0):
         used = sum(weights["tokens"] for time, weights in cluster.starts if begin <= time < begin + 10.0)
         assert used >= 0.97 * 4_000
+
+
+@pytest.mark.parametrize("seed", [26, 29, 34, 54, 57])
+def test_G4_what_was_used_is_what_the_answers_said_whenever_calls_start_and_return(seed: int) -> None:
+    random, coordinator = Random(seed), Coordinator()
+    budget = Budget("b", Limit(100_000.0, 60.0, "tokens"), spend={"usd": 1e6})
+    permits, estimate, now, billed = Permits(budget, "w"), {"tokens": 100.0, "usd": 100.0}, 0.0, 0
+    left, running, reply = random.randint(10, 40), list[tuple[float, float]](), None
+    while now < 20.0:
+        if reply is not None and reply[0] <= now:
+            permits.answered(reply[2], reply[1], now)
+            reply = None
+        for ends, started in [one for one in running if one[0] <= now]:
+            running.remove((ends, started))
+            used = random.choice([15, 85, 100])
+            permits.returned(estimate, {"tokens": used, "usd": used}, started, now)
+            billed += used
+        while left and random.random() < 0.7 and permits.take(estimate, now) <= now:
+            left -= 1
+            running.append((now + random.choice([0.001, 0.02, 0.3, 1.5]), now))
+        if not left and not running:
+            permits.rest()
+        if reply is None and permits.ask_at(now) <= now:
+            reply = now + random.choice([0.001, 0.05]), now, coordinator.ask(permits.message(now), now)
+        now += random.choice([0.001, 0.003, 0.01, 0.05])
+    units = coordinator.statistics(budget, now)["units"]
+    assert units["tokens"]["used"] == units["usd"]["used"] == billed
 
 
 @pytest.mark.parametrize(
