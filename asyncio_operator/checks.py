@@ -20,11 +20,8 @@ Duration = float | timedelta
 
 LARGEST = sys.float_info.max
 
-SHORTEST = 0.001
-"""Seconds; nothing is kept for a shorter time, because state counts in milliseconds."""
-
-LONGEST = 1e12
-"""Seconds: 30,000 years, which 64 bits can hold in milliseconds."""
+SHORTEST = 0.001  # Seconds; nothing is kept for a shorter time, because state counts in milliseconds.
+LONGEST = 1e12  # Seconds: 30,000 years, which 64 bits can hold in milliseconds.
 
 LIMIT = 1 << 63
 """Milliseconds. Every time lies below it and not below its negative, because times are stored in 64 bits."""

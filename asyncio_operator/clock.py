@@ -11,14 +11,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
 
-Clock = Callable[[], float]
-"""Seconds, as a float."""
+Clock = Callable[[], float]  # Seconds, as a float.
 
 wall: Clock = time.time
 """The time of day. State that outlives a process is stamped with it."""
 
-monotonic: Clock = time.monotonic
-"""The clock of asyncio's own loops."""
+monotonic: Clock = time.monotonic  # The clock of asyncio's own loops.
 
 running_call: ContextVar[Callable[[], float]] = ContextVar("running_call")
 """Returns the seconds that are left for the call that runs in this context. The code that runs calls sets it."""

@@ -17,8 +17,7 @@ from asyncio_operator.metrics import Histogram, Latency
 if TYPE_CHECKING:
     from asyncio_operator.view.tables import Row
 
-PERCENTILES = ("p50", "p95", "p99", "max")
-"""The fields of `Latency`."""
+PERCENTILES = ("p50", "p95", "p99", "max")  # The fields of `Latency`.
 
 S = TypeVar("S", bound="OperatorStatistics")
 

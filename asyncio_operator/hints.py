@@ -146,8 +146,7 @@ def named_options(
     return decorate
 
 
-SHOWN = 30
-"""The maximum number of names listed if none is similar."""
+SHOWN = 30  # The maximum number of names listed if none is similar.
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -18,8 +18,7 @@ MANY_SAMPLES = 1024
 """The number of samples counted at a time. With fewer, each sample costs more; with more, the list takes more
 memory."""
 
-FEW_BYTES = 8
-"""Different bytes that are deleted one by one, before the rest is counted."""
+FEW_BYTES = 8  # Different bytes that are deleted one by one, before the rest is counted.
 
 _NEGATIVE = 0x8000
 

@@ -45,14 +45,8 @@ Topics = Mapping[str, Callable[[Any], Any]]
 
 
 class DriverService:
-    """A service that runs. Raises OSError if it cannot listen there.
-
-    Args:
-        host: the name or address that workers connect to.
-        bind: the address to listen at.
-        port: 0: any free one.
-        alive: whether the application still runs; else the service ends.
-    """
+    """A service that runs. It listens at the address `bind` and at `port` (0: any free one), workers connect to `host`,
+    and it ends when `alive` says that the application has. OSError if it cannot listen there."""
 
     def __init__(
         self, host: str, bind: str, port: int, topics: Topics, alive: Callable[[], bool] = lambda: True
