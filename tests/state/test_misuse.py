@@ -106,10 +106,18 @@ def test_a_contract_check_names_the_keywords_that_its_laws_need():
         check_state_backend(lambda clock=None: HeapStateBackend(clock=clock))
 
 
-def test_a_contract_check_names_the_law(monkeypatch):
+def test_a_contract_check_names_the_law_and_closes_what_it_has_made(monkeypatch):
+    made: list[HeapStateBackend] = []
+
+    def make(**options):
+        made.append(HeapStateBackend(**options))
+        return made[-1]
+
     monkeypatch.setattr(state.ListState, "add", lambda self, value: None)
     with pytest.raises(AssertionError, match=r"^law_s5_list \(S5: "):
-        check_state_backend(HeapStateBackend)
+        check_state_backend(make)
+    assert len(made) > 4
+    assert all(backend.closed for backend in made)
     monkeypatch.setattr(state.ListState, "add", lambda self, value: 1 / 0)
     with pytest.raises(AssertionError, match=r"^law_s5_list .*ZeroDivisionError"):
         check_state_backend(HeapStateBackend)
