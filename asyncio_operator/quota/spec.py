@@ -37,7 +37,7 @@ OnSpent = Literal["fail", "null"]
 
 SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 
-_UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_UNIT = re.compile(r"(?!(in_flight|retry_after)$)[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/ -]{1,200}")
 
@@ -216,7 +216,7 @@ def definition(budget: Budget) -> dict[str, Any]:
 def check_unit(name: str, unit: object) -> str:
     """`unit`, if it is the name of a unit."""
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        allowed = "at most 64 letters, digits, dots, hyphens and underscores"
+        allowed = "at most 64 letters, digits, dots, hyphens and underscores, but not in_flight or retry_after"
         raise must_be(name, unit, f"a name such as calls, keys or tokens: {allowed}")
     return unit
 
