@@ -462,10 +462,6 @@ class Attempts:
         )
         self._judge(flight, error, now)
 
-    def _overdue(self, flight: Flight, now: float) -> None:
-        """An element has reached its deadline, and no attempt runs for it."""
-        self._end(flight, now, self._endings.timed_out, flight.attempts)
-
     def _fail(self, flights: list[Flight], error: BaseException, now: float, counts: bool = True) -> None:
         for flight in flights:
             self.recorder.attempt_ended(flight, "error", now, error)
@@ -534,7 +530,7 @@ class Attempts:
             return
         self.backing_off -= 1
         if flight.deadline < now:
-            self._overdue(flight, now)
+            self._end(flight, now, self._endings.timed_out, flight.attempts)
         else:
             # Law R3: an attempt may start at the deadline, and not after it.
             self._watch(flight, max(flight.deadline, nextafter(now, inf)))
@@ -553,5 +549,5 @@ class Attempts:
             flight.split = False
             self._pass_limit(flight, now)
         else:
-            self._overdue(flight, now)
+            self._end(flight, now, self._endings.timed_out, flight.attempts)
         self.news()

@@ -281,18 +281,14 @@ class LookupCache(AnyCache):
         # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
         for _ in range(SWEPT * written):
             slot = self._oldest()
-            if slot is None or not self._is_over(slot, now):
+            if slot is None:
                 return
+            stored = self._load(slot)
+            if stored is not None and not self._is_expired(*self._codec.split(stored), now):
+                used = None if self._used is None else self._used.table.get_slot(slot)
+                if self._used is None or (used is not None and not self._used.is_over(used, now)):
+                    return
             self._remove(slot)
-
-    def _is_over(self, slot: Slot, now: int) -> bool:
-        stored = self._load(slot)
-        if stored is None or self._is_expired(*self._codec.split(stored), now):
-            return True
-        if self._used is None:
-            return False
-        used = self._used.table.get_slot(slot)
-        return used is None or self._used.is_over(used, now)
 
     def _fail(self, what: str, key: Any, error: Exception) -> None:
         """Log once that an answer could not be read, or kept."""

@@ -288,23 +288,20 @@ class ColumnPlaces(Places):
         if batch.known:
             self.figures.journal_hits += batch.known
             left = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        keys = batch.keys
         for place in self._at_hand:
-            if left and not (batch.ascending and place is self._memory):
-                left = self._recall(place, batch, left)
+            if not left or (batch.ascending and place is self._memory):
+                continue
+            whole, missing = len(left) == len(keys), np.ones(len(left), bool)
+            some = keys if whole else keys.at(left)
+            has_objects = place is self._cache and place.has_objects
+            for positions, answers in _living(place, some) if has_objects else place.recall(some):
+                here = positions if whole else np.asarray(left)[positions]
+                missing[positions] = False
+                self._recalled(place, batch, here, answers)
+            others = np.flatnonzero(missing).tolist()
+            left = others if whole else [left[i] for i in others]
         return left
-
-    def _recall(self, place: Any, batch: KeyBatch, left: Sequence[int]) -> Sequence[int]:
-        """The same for one place, which is asked for the keys at some positions."""
-        whole, keys = len(left) == len(batch.keys), batch.keys
-        missing = np.ones(len(left), bool)
-        some = keys if whole else keys.at(left)
-        has_objects = place is self._cache and place.has_objects
-        for positions, answers in _living(place, some) if has_objects else place.recall(some):
-            here = positions if whole else np.asarray(left)[positions]
-            missing[positions] = False
-            self._recalled(place, batch, here, answers)
-        others = np.flatnonzero(missing).tolist()
-        return others if whole else [left[i] for i in others]
 
     def _recalled(self, place: Any, batch: KeyBatch, here: Any, answers: Any) -> None:
         """A place has the answers of keys at some positions."""
