@@ -97,7 +97,7 @@ class Compactor:
         kept = worth_keeping(table, len(self._description.keys), self._clock())
         if not kept.num_rows:
             return None, 0
-        name = file_name(COMPACTED, self._milliseconds(), self._id, self._number)
+        name = file_name(COMPACTED, round(self._clock() * 1000), self._id, self._number)
         self._number += 1
         check_description(self._place, self._description)
         self._place.put(name, encode(kept.replace_schema_metadata(self._description.schema.metadata)))
@@ -109,8 +109,9 @@ class Compactor:
         written = sorted(written)
         for name in written:
             self._check(name)
-        about = {"format": FORMAT, "time": self._milliseconds(), "written": written, "replaced": sorted(replaced)}
-        name = f"{DIRECTORY}/compaction-{about['time']:013d}-{self._id}.json"
+        now = round(self._clock() * 1000)
+        about = {"format": FORMAT, "time": now, "written": written, "replaced": sorted(replaced)}
+        name = f"{DIRECTORY}/compaction-{now:013d}-{self._id}.json"
         self._place.put(name, json.dumps(about).encode())
 
     def _check(self, name: str) -> None:
@@ -124,7 +125,7 @@ class Compactor:
         number of data files that were deleted."""
         listing = list_journal(self._place)
         there = {entry.name for entry in listing.files}
-        before = self._milliseconds() - round(grace * 1000)
+        before = round(self._clock() * 1000) - round(grace * 1000)
         deleted = 0
         for record in listing.records:
             if record.time > before:
@@ -155,9 +156,6 @@ class Compactor:
             logger.warning("replaced files of the journal %s are not deleted yet: %r", self._place.shown, error)
             return False
         return True
-
-    def _milliseconds(self) -> int:
-        return round(self._clock() * 1000)
 
 
 def is_compact(inputs: Collection[str]) -> bool:

@@ -184,18 +184,14 @@ def encode(table: pa.Table, group: int = 1 << 16) -> bytes:
     # A footer has names, types, places and numbers of rows: changed, it would be another answer, or none.
     # The last one, as in `is_footer_right`: a key or an answer may hold the same bytes.
     head, _, rest = footer.rpartition(_SEAL)
-    return data[:start] + head + _SEAL + _checksum(footer) + rest[len(_NO_CHECKSUM) :] + data[-8:]
+    return data[:start] + head + _SEAL + b"%08x" % crc32(footer) + rest[len(_NO_CHECKSUM) :] + data[-8:]
 
 
 def is_footer_right(footer: bytes) -> bool:
     """Whether a footer is as it was written; True for one without a checksum."""
     head, found, rest = footer.rpartition(_SEAL)
     digits = len(_NO_CHECKSUM)
-    return not found or rest[:digits] == _checksum(head + found + _NO_CHECKSUM + rest[digits:])
-
-
-def _checksum(footer: bytes) -> bytes:
-    return b"%08x" % crc32(footer)
+    return not found or rest[:digits] == b"%08x" % crc32(head + found + _NO_CHECKSUM + rest[digits:])
 
 
 def _in_footer(text: bytes) -> bytes:

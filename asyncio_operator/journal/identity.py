@@ -65,7 +65,17 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
     """
     found = read_description(place)
     if found is None:
-        _refuse_other_tables(place)
+        # A job that overwrites its table would delete the journal in it, and a reader of the table would read answers.
+        # The data of a table are files that Spark wrote, or any directory, such as those of partitions or of a Delta
+        # log. But another job may have made this journal since, and written answers.
+        files = [entry.name for entry in place.list()]
+        others = [name for name in files if not DATA_NAME.fullmatch(name) and _OF_TABLE.match(name)]
+        others += [name for name in place.directories() if name not in _OWN_DIRECTORIES]
+        if others:
+            raise ConfigurationError(
+                f"the directory {place.shown} has other data, such as {min(others)}: a journal needs a directory of "
+                "its own; use another path"
+            )
         if not make:
             return wanted
         place.put(wanted.name, wanted.text.encode())
@@ -86,22 +96,6 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
 
 _OWN_DIRECTORIES = (DIRECTORY, "lost+found")
 """What a new journal's directory may have in it: another job makes this journal at the same moment, or it is a disk."""
-
-
-def _refuse_other_tables(place: Place) -> None:
-    """A job that overwrites its table would delete the journal in it, and a reader of the table would read answers.
-
-    The data of a table are files that Spark wrote, or any directory, such as those of partitions or of a Delta log.
-    """
-    files = [entry.name for entry in place.list()]
-    # Another job may have made this journal since, and written answers.
-    others = [name for name in files if not DATA_NAME.fullmatch(name) and _OF_TABLE.match(name)]
-    others += [name for name in place.directories() if name not in _OWN_DIRECTORIES]
-    if others:
-        raise ConfigurationError(
-            f"the directory {place.shown} has other data, such as {min(others)}: a journal needs a directory of its "
-            "own; use another path"
-        )
 
 
 _OF_TABLE = re.compile(r"part-|_SUCCESS$|.*\.parquet$")

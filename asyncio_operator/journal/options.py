@@ -120,23 +120,10 @@ def locate(path: object) -> Location:
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise ConfigurationError(f"path is {describe(path)}; a local one is file:///..., with three slashes")
         return _local(text[len(scheme[0]) :].removeprefix("//localhost") or "/")
-    return _remote(kind, text, scheme[0])
-
-
-def _local(text: str) -> Location:
-    if text.startswith("~"):
-        raise ConfigurationError(f"path is {describe(text)}: ~ is not supported, pass Path(...).expanduser()")
-    # Two slashes at the start mean the same as one, but `abspath` keeps them.
-    path = "/" + os.path.abspath(text).lstrip("/")
-    return Location(LOCAL, f"file://{path}", path)
-
-
-def _remote(kind: str, text: str, scheme: str) -> Location:
-    parts = urlsplit(text)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for option in options:
         if kind != S3 or option not in S3_OPTIONS:
-            known = did_you_mean(option, S3_OPTIONS) if kind == S3 else f"a {scheme}// location takes none"
+            known = did_you_mean(option, S3_OPTIONS) if kind == S3 else f"a {scheme[0]}// location takes none"
             raise ConfigurationError(f"path has the option {option!r}; {known}")
     inner = parts.path.strip("/")
     if kind != HDFS and not parts.netloc:
@@ -146,3 +133,11 @@ def _remote(kind: str, text: str, scheme: str) -> Location:
     shown = {S3: "s3a", GS: "gs", HDFS: "hdfs"}[kind]
     for_arrow = f"/{inner}" if kind == HDFS else f"{parts.netloc}/{inner}"
     return Location(kind, f"{shown}://{parts.netloc}/{inner}", for_arrow, parts.netloc if kind == HDFS else "", options)
+
+
+def _local(text: str) -> Location:
+    if text.startswith("~"):
+        raise ConfigurationError(f"path is {describe(text)}: ~ is not supported, pass Path(...).expanduser()")
+    # Two slashes at the start mean the same as one, but `abspath` keeps them.
+    path = "/" + os.path.abspath(text).lstrip("/")
+    return Location(LOCAL, f"file://{path}", path)

@@ -157,15 +157,12 @@ class JournalWriter:
                 # Nothing waits for the write that runs, and what waits behind it is not written.
                 with self._changed:
                     self._aborted = True
-                    self._drop()
+                    self._waiting.clear()
+                    self._waiting_bytes = 0
+                    self._changed.notify_all()
                 raise
             ended.result()
         self.check()
-
-    def _drop(self) -> None:
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._changed.notify_all()
 
     def check(self) -> None:
         """Raise the error of a write that has failed for good."""
@@ -207,7 +204,8 @@ class JournalWriter:
                 self.acknowledged = last
             else:
                 self.error = error
-                self._drop()
+                self._waiting.clear()
+                self._waiting_bytes = 0
             self._changed.notify_all()
         if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
             try:

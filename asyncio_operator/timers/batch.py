@@ -151,12 +151,23 @@ class BatchTimerService(InternalTimerService):
                 f"the checkpoints hold keys of the key groups {sorted(groups)}, and a BatchTimerService has one key "
                 "at a time: give each service the checkpoint of one"
             )
-        found = [_parsed(data, group, max_parallelism) for group, data in groups.items()]
+        if not groups:
+            return lambda: None
+        [(group, data)] = groups.items()
+        try:
+            found = BUILTIN.deserialize(data)
+            key = KeySerializer().deserialize(found["key"])
+            event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
+        except (LookupError, TypeError, StateError) as error:
+            raise StateError(f"{describe(data)} does not hold timers of a batch: restore another checkpoint") from error
+        if key_group(key, max_parallelism) != group or any(
+            serialize_key(timer.key) != found["key"] for timer in (*event, *processing)
+        ):
+            raise StateError(f"damaged timers of a batch: not all are of key {describe(key)} in key group {group}")
 
         def add() -> None:
-            for key, event, processing in found:
-                self._key, self._key_bytes = key, serialize_key(key)
-                self._add([(self._event, event), (self._processing, processing)])
+            self._key, self._key_bytes = key, serialize_key(key)
+            self._add([(self._event, event), (self._processing, processing)])
 
         return add
 
@@ -179,17 +190,3 @@ class BatchTimerService(InternalTimerService):
             f"<BatchTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers "
             f"of key {describe(self.current_key)}>"
         )
-
-
-def _parsed(data: bytes, group: int, max_parallelism: int) -> tuple[Key, list[Timer], list[Timer]]:
-    try:
-        found = BUILTIN.deserialize(data)
-        key = KeySerializer().deserialize(found["key"])
-        event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
-    except (LookupError, TypeError, StateError) as error:
-        raise StateError(f"{describe(data)} does not hold timers of a batch: restore another checkpoint") from error
-    if key_group(key, max_parallelism) != group or any(
-        serialize_key(timer.key) != found["key"] for timer in (*event, *processing)
-    ):
-        raise StateError(f"damaged timers of a batch: not all are of key {describe(key)} in key group {group}")
-    return key, event, processing

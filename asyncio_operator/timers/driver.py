@@ -114,9 +114,6 @@ class ProcessingTimeDriver:
         if self._alive:
             self._alive = False
             self._service.watch(None)
-        self._cancel_alarm()
-
-    def _cancel_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -137,7 +134,8 @@ class ProcessingTimeDriver:
         assert self._loop is not None
         when = self._loop.time() + max(0, min(waits)) / 1000
         if self._alarm is None or when < self._alarm.when():
-            self._cancel_alarm()
+            if self._alarm is not None:
+                self._alarm.cancel()
             self._alarm = self._loop.call_at(when, self._ring, context=self._context)
 
     def _ring(self) -> None:

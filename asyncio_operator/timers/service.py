@@ -334,7 +334,10 @@ class InternalTimerService(Timers):
         return None if first is None else first.timestamp
 
     def snapshot(self, key_group: int) -> bytes:
-        event, processing = ([serialize_timer(timer) for timer in kind] for kind in self._timers_of(key_group))
+        event, processing = (
+            [serialize_timer(timer) for timer in queue.subset_for_key_group(key_group)]
+            for queue in (self._event, self._processing)
+        )
         about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
         return BUILTIN.serialize({**about, "event": event, "processing": processing})
 
@@ -357,10 +360,7 @@ class InternalTimerService(Timers):
     def has_timers(self, key_group: int | None = None) -> bool:
         if key_group is None:
             return not (self._event.is_empty() and self._processing.is_empty())
-        return any(self._timers_of(key_group))
-
-    def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
-        return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
+        return any(queue.subset_for_key_group(key_group) for queue in (self._event, self._processing))
 
     def _fire(self, queue: PriorityQueueSet[Timer], until: int, callback: Callback, permits: Iterator[bool]) -> bool:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its

@@ -281,7 +281,8 @@ class WindowOperator:
         living = [each for each in windows if by_clock or self._over(each, by_clock) > service.current_watermark]
         self.dropped += bool(windows) and not living
         for window in living:
-            self._enter(f"{window.start}/{window.end}{'/clock' if by_clock else ''}")
+            context.namespace = f"{window.start}/{window.end}{'/clock' if by_clock else ''}"
+            self._backend.set_current_namespace(context.namespace)
             register(self._over(window, by_clock))
             # The trigger is asked in between: if it or the aggregate raises, the window stays as it was.
             add = self._contents.prepare(value)
@@ -317,15 +318,12 @@ class WindowOperator:
         # By the clock one millisecond later: elements may come until its last one has passed.
         return min(window.end if by_clock else window.max_timestamp + self._lateness, MAX_TIMESTAMP)
 
-    def _enter(self, namespace: str) -> None:
-        self._context.namespace = namespace
-        self._backend.set_current_namespace(namespace)
-
     def _on_timer(self, ask: Callable[..., TriggerResult], by_clock: bool, timer: Timer) -> None:
         namespace = str(timer.namespace)
         window = TimeWindow(*map(int, namespace.split("/")[:2]))
         self._backend.set_current_key(timer.key)
-        self._enter(namespace)
+        self._context.namespace = namespace
+        self._backend.set_current_namespace(namespace)
         try:
             self._follow(ask(timer.timestamp, window, self._context), window)
         finally:
