@@ -141,22 +141,18 @@ def cut_frames(error: BaseException) -> None:
     for one in _with_causes(error):
         # A class of the user may have anything under this name.
         with contextlib.suppress(Exception):
-            one.__traceback__ = _cut(one.__traceback__, everywhere=isinstance(one, AsyncOperatorError))
-
-
-def _cut(traceback: TracebackType | None, everywhere: bool) -> TracebackType | None:
-    frames, left = [], traceback
-    while left is not None:
-        frames.append(left)
-        left = left.tb_next
-    ours = [one.tb_frame.f_code.co_filename.startswith(LIBRARY) for one in frames]
-    if frames and not everywhere and ours[-1]:
-        return traceback
-    found: TracebackType | None = None
-    for one, own in zip(reversed(frames), reversed(ours), strict=True):
-        if not own:
-            found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return found
+            frames, left = [], one.__traceback__
+            while left is not None:
+                frames.append(left)
+                left = left.tb_next
+            ours = [frame.tb_frame.f_code.co_filename.startswith(LIBRARY) for frame in frames]
+            if frames and ours[-1] and not isinstance(one, AsyncOperatorError):
+                continue
+            found: TracebackType | None = None
+            for frame, own in zip(reversed(frames), reversed(ours), strict=True):
+                if not own:
+                    found = TracebackType(found, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+            one.__traceback__ = found
 
 
 # -- what a task raises

@@ -151,14 +151,12 @@ class Controller:
         self._enough = max(_SAMPLES, self.limit // (2 if self._test is None else 1))
 
     def _count(self, in_flight: int) -> None:
-        """Count a call that started under the present limit."""
+        """Count a call that started under the present limit. With enough of them the round ends."""
         self._calls += 1
         if in_flight > self._peak:
             self._peak = in_flight
-        if self._calls >= self._enough:
-            self._end_of_round()
-
-    def _end_of_round(self) -> None:
+        if self._calls < self._enough:
+            return
         if self._successes == 0:
             self._begin(settle=0)
             return

@@ -81,7 +81,26 @@ class Cache:
                     f"refresh_after is {self.refresh_after}, and {name} is {expiry}; it must be less, because an "
                     "expired answer cannot be refreshed"
                 )
-        self._check_directory()
+        of_kind("rocksdb", self.rocksdb, RocksDBOptions)
+        if self.store != "rocksdb":
+            store = "a Redis" if self.is_shared else '"heap"'
+            for name in ("rocksdb", "directory"):
+                value = getattr(self, name)
+                if value is not None:
+                    raise ConfigurationError(
+                        f'{name} is {describe(value)}, and store is {store}; store must be "rocksdb", or {name} must '
+                        "be None"
+                    )
+        elif not isinstance(self.directory, str | Path) or not str(self.directory) or "\0" in str(self.directory):
+            raise ConfigurationError(
+                f'directory is {describe(self.directory)}; with store="rocksdb" it must be a path on a disk of the '
+                "workers"
+            )
+        elif re.match(r"~|\w{2,}:", str(self.directory)):
+            allowed = 'a path on a local disk of the workers, such as "/var/cache/prices"'
+            raise must_be("directory", self.directory, f"{allowed}; a URL and a ~ are not supported")
+        else:
+            object.__setattr__(self, "directory", str(self.directory))
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -117,25 +136,3 @@ class Cache:
                 f"expire_after_access is {self.expire_after_access}, and store is a Redis, which is not asked for an "
                 "answer that is in memory; it must be None: use expire_after_write"
             )
-
-    def _check_directory(self) -> None:
-        of_kind("rocksdb", self.rocksdb, RocksDBOptions)
-        if self.store != "rocksdb":
-            store = "a Redis" if self.is_shared else '"heap"'
-            for name in ("rocksdb", "directory"):
-                value = getattr(self, name)
-                if value is not None:
-                    raise ConfigurationError(
-                        f'{name} is {describe(value)}, and store is {store}; store must be "rocksdb", or {name} must '
-                        "be None"
-                    )
-        elif not isinstance(self.directory, str | Path) or not str(self.directory) or "\0" in str(self.directory):
-            raise ConfigurationError(
-                f'directory is {describe(self.directory)}; with store="rocksdb" it must be a path on a disk of the '
-                "workers"
-            )
-        elif re.match(r"~|\w{2,}:", str(self.directory)):
-            allowed = 'a path on a local disk of the workers, such as "/var/cache/prices"'
-            raise must_be("directory", self.directory, f"{allowed}; a URL and a ~ are not supported")
-        else:
-            object.__setattr__(self, "directory", str(self.directory))

@@ -157,26 +157,23 @@ class _Window:
         self._present_ends = -math.inf
 
     def count(self, now: float, failures: int) -> None:
-        """Count one call."""
+        """Count one call. A clock that goes back counts as standing still."""
         if now >= self._present_ends:
-            self._advance(math.floor(now / self._slice_seconds))
+            target = math.floor(now / self._slice_seconds)
+            # After a long pause all slices are old. To clear them one by one would take as long as the pause.
+            if self._slice is None or target >= self._slice + SLICES:
+                self.clear()
+                self._slice = target
+            while self._slice < target:
+                self._slice += 1
+                old_calls, old_failures = self._slices[self._slice % SLICES]
+                self.calls -= old_calls
+                self.failures -= old_failures
+                self._slices[self._slice % SLICES] = [0, 0]
+            self._present = self._slices[self._slice % SLICES]
+            self._present_ends = (self._slice + 1) * self._slice_seconds
         present = self._present
         present[0] += 1
         present[1] += failures
         self.calls += 1
         self.failures += failures
-
-    def _advance(self, target: int) -> None:
-        """Clear the slices that are too old. A clock that goes back counts as standing still."""
-        # After a long pause all slices are old. To clear them one by one would take as long as the pause.
-        if self._slice is None or target >= self._slice + SLICES:
-            self.clear()
-            self._slice = target
-        while self._slice < target:
-            self._slice += 1
-            calls, failures = self._slices[self._slice % SLICES]
-            self.calls -= calls
-            self.failures -= failures
-            self._slices[self._slice % SLICES] = [0, 0]
-        self._present = self._slices[self._slice % SLICES]
-        self._present_ends = (self._slice + 1) * self._slice_seconds

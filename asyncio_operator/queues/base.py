@@ -132,13 +132,6 @@ class StreamElementQueue(ABC):
         """The number of elements in the queue."""
 
 
-def watermark_entry(watermark: Watermark) -> Entry:
-    """An entry that is complete from the start."""
-    entry = Entry(watermark)
-    entry.outputs = ()
-    return entry
-
-
 class OrderedStreamElementQueue(StreamElementQueue):
     """Records and watermarks leave in the order in which they were put.
 
@@ -157,7 +150,8 @@ class OrderedStreamElementQueue(StreamElementQueue):
         return entry
 
     def put_watermark(self, watermark: Watermark) -> Entry:
-        entry = watermark_entry(watermark)
+        entry = Entry(watermark)
+        entry.outputs = ()
         self._entries.append(entry)
         return entry
 

@@ -88,8 +88,10 @@ class KeyOrderedStreamElementQueue(UnorderedStreamElementQueue):
         line = self._lines.setdefault(key, deque())
         # Runnable records are ordered by this number: a key that becomes free must not overtake older ones.
         self._number += 1
-        entry = KeyedEntry(element, None, key, line, self._number, self._free)
-        self.put_entry(entry)
+        self._size += 1
+        last = self._segments[-1]
+        entry = KeyedEntry(element, last.completed, key, line, self._number, self._free)
+        last.inside[entry] = None
         if not line:
             self._runnable.add(entry)
         line.append(entry)
@@ -104,11 +106,7 @@ class KeyOrderedStreamElementQueue(UnorderedStreamElementQueue):
             line.popleft()
         if line:
             self._runnable.add(line[0])
-        else:
-            self._forget(entry)
-
-    def _forget(self, entry: KeyedEntry) -> None:
-        """Remove a key without waiting records."""
+            return
         # A key whose hash has changed breaks law Q7 without a sign: two of its records may be in two lines.
         try:
             if self._lines.pop(entry.key) is not entry.line:

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from asyncio_operator.elements import Watermark
-from asyncio_operator.queues.base import Entry, StreamElementQueue, watermark_entry
+from asyncio_operator.queues.base import Entry, StreamElementQueue
 
 
 class Segment:
@@ -42,16 +42,10 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         last.inside[entry] = None
         return entry
 
-    def put_entry(self, entry: Entry) -> None:
-        """Add an entry that another queue made, of its own class."""
-        self._size += 1
-        last = self._segments[-1]
-        entry.completed = last.completed
-        last.inside[entry] = None
-
     def put_watermark(self, watermark: Watermark) -> Entry:
         self._size += 1
-        self._segments[-1].watermark = entry = watermark_entry(watermark)
+        self._segments[-1].watermark = entry = Entry(watermark)
+        entry.outputs = ()
         # Records that follow go into a new segment, which emits only when this one is empty (law Q6).
         self._segments.append(Segment())
         return entry

@@ -19,29 +19,29 @@ def text_table(head: Sequence[str], rows: Sequence[Row], width: int = WIDTH) -> 
     """A table as lines of at most `width` characters. Columns that do not fit follow below, with the names again.
     `head` has the titles of the columns, without that of the names."""
     names = ["", *(name for name, _ in rows)]
-    left = min(_widest([*map(printable, names)]), width // 2)
+    left = min(max(_size(printable(name)) for name in names), width // 2)
     columns = [_cut([title, *(cells[i] for _, cells in rows)], width - left - 2) for i, title in enumerate(head)]
-    blocks: list[list[list[str]]] = [[]]
+    blocks: list[list[tuple[list[str], int]]] = [[]]  # Each column with its width.
     room = width - left
     for column in columns:
-        room -= 2 + _widest(column)
+        wide = 2 + max(map(_size, column))
+        room -= wide
         if room < 0 and blocks[-1]:
             blocks.append([])
-            room = width - left - 2 - _widest(column)
-        blocks[-1].append(column)
-    return "\n\n".join(_lines(_cut(names, left), block) for block in blocks)
-
-
-def _lines(names: list[str], columns: list[list[str]]) -> str:
-    wide = _widest(names)
-    widths = [_widest(column) for column in columns]
-    lines = (
-        name
-        + " " * (wide - _size(name))
-        + "".join(" " * (2 + size - _size(column[i])) + column[i] for column, size in zip(columns, widths, strict=True))
-        for i, name in enumerate(names)
-    )
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+            room = width - left - wide
+        blocks[-1].append((column, wide))
+    names = _cut(names, left)
+    left = max(map(_size, names))
+    shown = []
+    for block in blocks:
+        lines = (
+            name
+            + " " * (left - _size(name))
+            + "".join(" " * (wide - _size(column[i])) + column[i] for column, wide in block)
+            for i, name in enumerate(names)
+        )
+        shown.append("\n".join(line.rstrip() for line in lines if line.strip()))
+    return "\n\n".join(shown)
 
 
 def _cut(texts: list[str], width: int) -> list[str]:
@@ -61,10 +61,6 @@ def printable(text: str) -> str:
 def _size(text: str) -> int:
     """Columns of a terminal that a text takes at most. Letters of Chinese, Japanese and Korean take two."""
     return len(text) if text.isascii() else len(text) + sum(unicodedata.east_asian_width(one) in "WF" for one in text)
-
-
-def _widest(texts: list[str]) -> int:
-    return max(map(_size, texts))
 
 
 def amount(value: float) -> str:
