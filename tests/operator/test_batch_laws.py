@@ -58,13 +58,6 @@ async def test_B1_or_linger_after_its_first_value_came(mode):
 
 
 @virtual
-async def test_B1_with_linger_0_as_soon_as_the_loop_is_idle(mode):
-    calls, times = await batches_of(every(1.0, [[0, 1, 2], 3, [4, 5]]), mode=mode, batching=by(linger=0))
-    assert calls == [[0, 1, 2], [3], [4, 5]]
-    assert times == [0, 1, 2]
-
-
-@virtual
 async def test_B1_or_when_buffer_is_full(mode):
     calls, times = await batches_of(
         every(0.25, range(6)), mode=mode, capacity=1, buffer=3, batching=by(max_size=10, linger=100.0)
@@ -120,14 +113,6 @@ async def test_B1_a_batch_flushed_by_size_leaves_no_timer_behind(mode):
     assert times == [2.0, 3.0, 7.0]
 
 
-@virtual
-async def test_B1_linger_runs_from_the_first_value_also_if_it_waits_for_a_slot(mode):
-    batches = Batches(seconds=10.0)
-    await process(batches, every(0.4, range(30)), mode=mode, capacity=1, batching=by(max_size=1000, linger=1.0))
-    assert batches.times[0] == 1.0
-    assert all(10 <= b - a <= 11.000001 for a, b in zip(batches.times, batches.times[1:], strict=False))
-
-
 # -- B2: one call
 
 
@@ -178,14 +163,6 @@ async def test_B2_elements_keep_their_own_deadlines_and_a_batch_is_cancelled_whe
     assert batches.calls == [[0], [1, 0]]
     assert batches.times == [1, 5]
     assert ended == [second[1]]
-
-
-@virtual
-async def test_B2_the_first_attempt_starts_when_the_batch_is_called(mode):
-    operator = AsyncWaitOperator(
-        Batches(seconds=2.0), mode=mode, timeout=2.5, on_timeout=late, batching=by(linger=100.0, max_size=3)
-    )
-    assert await collect(operator.process(every(40.0, range(3)))) == [0, 1, 2]
 
 
 @virtual

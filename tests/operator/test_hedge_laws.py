@@ -205,14 +205,6 @@ async def test_H3_copies_count_for_the_budget():
     assert meter.running == meter.joined == 0
 
 
-@virtual
-async def test_H1_a_copy_that_the_budget_does_not_admit_is_made_when_it_does():
-    meter = Meter(in_flight=2)
-    script = Script({0: [Act(50.0), Act(1.0)], 1: [Act(6.0)]})
-    assert await collect_timed(under(meter, script).process(range(2))) == [(1, 6.0), (0, 7.0)]
-    assert meter.most == 2
-
-
 @pytest.mark.parametrize("error", [BudgetExceeded("spent"), CoordinatorError("no answer")])
 @virtual
 async def test_H1_a_copy_that_the_budget_refuses_is_not_made(error):

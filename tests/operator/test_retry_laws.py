@@ -1,10 +1,11 @@
-"""R1 to R9, O5 to O15: which attempts are made again, when, and what an element in back-off holds."""
+"""R1 to R9, O15: deadlines of elements and attempts, which attempts are made again, when, and what waits for them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,10 +21,23 @@ from asyncio_operator import (
     Retry,
     StateError,
 )
+from asyncio_operator.engine import timing
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import BAD, OK, Act, Script, retry
-from tests.operator.helpers import Life, block, collect, collect_timed, forever, late, now, process, run_on, virtual
+from tests.operator.helpers import (
+    REAL_LOOPS,
+    Life,
+    block,
+    collect,
+    collect_timed,
+    forever,
+    late,
+    now,
+    process,
+    run_on,
+    virtual,
+)
 
 # -- R1, R2: one deadline over everything
 
@@ -174,14 +188,6 @@ async def test_R8_an_element_in_back_off_holds_no_call_slot():
     assert got == [*[(value, 0.0) for value in range(1, 100)], (0, 10.0)]
 
 
-@virtual
-async def test_R8_when_it_is_due_it_goes_before_new_input():
-    script = Script({0: [BAD, OK], 1: [Act(4.0)], 2: [Act(4.0)]})
-    operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry(delay=1.0))
-    await collect(operator.process(range(4)))
-    assert script.starts == [(0, 0), (1, 0), (0, 4), (2, 4), (3, 8)]
-
-
 @pytest.mark.parametrize("deaf", [0.0, 3.0])
 @virtual
 async def test_R8_it_goes_before_new_input_also_after_a_call_that_was_cut(deaf):
@@ -199,43 +205,6 @@ async def test_R8_those_that_are_due_go_in_the_order_they_became_so():
     operator = AsyncWaitOperator(script, mode="unordered", capacity=1, retry=retry())
     await collect(operator.process([0, 1, 2, 3, 9]))
     assert [value for value, _ in script.starts] == [0, 1, 2, 3, 9, 3, 2, 1, 0]
-
-
-@virtual
-async def test_O12_a_swallowed_cancellation_holds_its_slot_and_its_late_result_is_dropped(caplog):
-    script = Script({1: [Act(10.0, deaf=10.0, result="late result"), OK]})
-    operator = AsyncWaitOperator(
-        script, mode="unordered", capacity=1, timeout=100.0, attempt_timeout=2.0, retry=retry()
-    )
-    run = operator.process([1])
-    first = asyncio.ensure_future(anext(run))
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        await asyncio.sleep(5)
-        assert operator.metrics.in_flight == 1
-        assert await first == 1
-        assert await collect(run) == []
-    assert script.times(1) == [0, 12]
-    assert script.most == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "element: 1" in caplog.text
-
-
-@virtual
-async def test_O14_metrics_count_attempts_and_elements():
-    script = Script({0: [BAD, Act(2.0)], 1: [Act(3.0)], 2: [BAD, BAD]})
-    operator = AsyncWaitOperator(script, mode="ordered", retry=retry(2, 4.0), on_error="skip")
-    run = operator.process(range(3))
-    first = asyncio.ensure_future(anext(run))
-    await asyncio.sleep(1)
-    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (2, 1, 0)
-    await asyncio.sleep(4)
-    assert (operator.metrics.backing_off, operator.metrics.in_flight, operator.metrics.retries) == (0, 1, 2)
-    assert [await first, *await collect(run)] == [0, 1]
-    metrics = operator.metrics
-    assert (metrics.admitted, metrics.emitted, metrics.retries) == (3, 3, 2)
-    assert (metrics.failures, metrics.skipped, metrics.timeouts) == (1, 1, 0)
-    assert metrics.latency.max == 6.0
-    assert metrics.attempt_latency.max == 3.0
 
 
 # -- O15: hooks
@@ -387,3 +356,150 @@ async def test_R3_an_error_after_which_the_deadline_leaves_no_attempt_says_so():
         with pytest.raises(FunctionError) as caught:
             await collect(operator(timeout=1.0, **options).process([0]))
         assert "no time" not in str(caught.value)
+
+
+# -- R1, R2, R4, R6 and R9
+
+
+# -- deadlines
+
+
+@virtual
+async def test_R1_the_timeout_runs_from_the_start_of_the_call(mode):
+    async def wait(value):
+        await asyncio.sleep(3)
+        return value
+
+    assert await process(wait, range(6), mode=mode, capacity=1, timeout=3.5) == list(range(6))
+
+
+@virtual
+async def test_R2_an_element_ends_at_its_deadline_exactly(mode):
+    ended = []
+    await process(
+        forever, range(3), mode=mode, capacity=1, timeout=2.5, on_timeout=lambda value: ended.append((value, now()))
+    )
+    assert ended == [(0, 2.5), (1, 5.0), (2, 7.5)]
+
+
+@virtual
+async def test_R2_a_lane_that_is_watched_for_a_later_deadline_is_watched_for_an_earlier_one():
+    """The third lane has its first call at 3, and its second one is the second attempt of the first element."""
+    script = Script({"first": [BAD, Act(100.0)], 1: [Act(100.0)], 2: [Act(100.0)]})
+
+    async def source():
+        yield "first"
+        await asyncio.sleep(1)
+        yield 1
+        yield 2
+        await asyncio.sleep(2)
+        yield "quick"
+
+    operator = AsyncWaitOperator(
+        script, mode="unordered", capacity=3, timeout=10.0, retry=retry(delay=5.0), on_timeout=late
+    )
+    got = dict(await collect_timed(operator.process(source())))
+    assert got == {"quick": 3.0, ("late", "first"): 10.0, ("late", 1): 11.0, ("late", 2): 11.0}
+
+
+@pytest.mark.parametrize("limit", [{"timeout": 2.0, "on_timeout": late}, {"attempt_timeout": 2.0, "retry": retry()}])
+@pytest.mark.parametrize("levels", range(5))
+@pytest.mark.parametrize("wrap", ["task", "wait_for", "gather", "group", "shield", "timeout"])
+@virtual
+async def test_R4_a_result_that_is_there_at_the_deadline_or_when_the_attempt_is_cut_wins(mode, wrap, levels, limit):
+    async def call(value, level=levels):
+        if level == 0:
+            await asyncio.sleep(2)
+            return value
+        inner = call(value, level - 1)
+        match wrap:
+            case "task":
+                return await asyncio.create_task(inner)
+            case "wait_for":
+                return await asyncio.wait_for(inner, 100)
+            case "gather":
+                return (await asyncio.gather(inner))[0]
+            case "shield":
+                return await asyncio.shield(inner)
+            case "timeout":
+                async with asyncio.timeout(100):
+                    return await asyncio.create_task(inner)
+            case _:
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(inner)
+                return task.result()
+
+    operator = AsyncWaitOperator(call, mode=mode, **limit)
+    assert sorted(await collect(operator.process(range(4)))) == [0, 1, 2, 3]
+    assert operator.metrics.retries == 0
+
+
+@pytest.mark.parametrize("name", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
+@virtual
+async def test_R9_no_timeout_is_none_and_retries_need_none(mode, name, none):
+    script = Script({1: [Act(1e6, error=ValueError())]})
+    options = {name: none, "on_timeout": pytest.fail}
+    assert await process(script, [1], mode=mode, retry=retry(delay=1e6), **options) == [1]
+    assert now() == 2e6
+
+
+def same_sync(value: Any) -> Any:
+    return value
+
+
+# -- real loops
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_never_comes_early(loop):
+    """uvloop's own clock and timers count whole milliseconds."""
+
+    async def main():
+        begun = (time.monotonic() for _ in range(40))
+        waited = await process(forever, begun, capacity=8, timeout=0.0115, on_timeout=lambda t: time.monotonic() - t)
+        assert len(waited) == 40
+        assert min(waited) >= 0.0115
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_does_not_keep_the_loop_busy(loop, monkeypatch):
+    asked = [0]
+
+    def clock():
+        asked[-1] += 1
+        return time.monotonic()
+
+    async def main(seconds):
+        await process(forever, [1], timeout=seconds, on_timeout=same_sync)
+
+    monkeypatch.setattr(timing, "monotonic", clock)
+    run_on(loop, main(0.0115))
+    asked.append(0)
+    run_on(loop, main(0.0615))
+    assert asked[0] > 0
+    assert abs(asked[1] - asked[0]) < 10, "the longer it waits, the more often it looks at the clock"
+
+
+@virtual
+async def test_R1_an_attempt_that_exceeds_it_is_cancelled_and_made_again(mode):
+    function = Life(Script({1: [Act(9.0), Act(1.0)]}))
+    operator = AsyncWaitOperator(function, mode=mode, attempt_timeout=2.0, retry=retry())
+    assert await collect_timed(operator.process([1])) == [(1, 4.0)]
+    assert function.events == ["open", 1, "-1", 1, "-1", "close"]
+    assert (operator.metrics.retries, operator.metrics.timeouts, operator.metrics.failures) == (1, 0, 0)
+
+
+@virtual
+async def test_R1_the_hooks_are_for_the_deadline_only(mode):
+    script = Script(lambda value, attempt: Act(9.0))
+    hooked: list[float] = []
+    operator = AsyncWaitOperator(
+        script, mode=mode, timeout=7.0, attempt_timeout=2.0, retry=retry(9), on_timeout=lambda v: hooked.append(now())
+    )
+    assert await collect_timed(operator.process([1])) == [(None, 7.0)]
+    assert script.times(1) == [0, 3, 6]
+    assert hooked == [7.0]
+    assert operator.metrics.timeouts == 1
