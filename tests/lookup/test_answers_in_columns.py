@@ -247,17 +247,6 @@ def test_A3_rows_of_such_an_enricher_come_from_its_columns() -> None:
     assert asyncio.run(enricher.lookup_many([2, 3, 2])) == [row(2), None, row(2)]
 
 
-def test_A3_a_failing_batch_is_split_until_the_key_to_blame_stands_alone() -> None:
-    def answer(keys: pa.Array) -> pa.Table:
-        if 3 in keys.to_pylist():
-            raise EnricherError("three", retryable=False)
-        return rows_of(keys)
-
-    found = looked_up(Columns(answer), 1, 2, 3, 4, batching=Batching(4))
-    assert found[:2] + found[3:] == [None, row(2), [row(4), row(4)]]
-    assert isinstance(found[2], EnricherError)
-
-
 @pytest.mark.parametrize("store", ["heap", "rocksdb"])
 def test_A3_a_cache_keeps_answers_in_columns_and_misses(store: str, tmp_path: Any) -> None:
     enricher = Columns()

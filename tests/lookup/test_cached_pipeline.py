@@ -265,14 +265,6 @@ async def test_L13_an_answer_is_never_served_longer_than_the_cache_allows_whatev
     assert enricher.calls == [*range(200), 0, 1]
 
 
-@virtual
-async def test_L13_use_in_the_cache_counts_as_before() -> None:
-    enricher = Recorded(at_once)
-    cache = Cache(expire_after_access=3)
-    done = await look_up(enricher, [[1]] * 6, cache, remember=60.0, every=2.0)
-    assert (enricher.calls, done.sources()) == ([1], [["call"], *[["cache"]] * 5])
-
-
 @pytest.mark.parametrize("at_once", [2, 1_000])
 @virtual
 async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_once(

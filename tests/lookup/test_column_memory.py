@@ -24,7 +24,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.lookup import column_places
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
-from asyncio_operator.lookup.key_batch import IN_COLUMNS, PENDING, Ascent, Calls, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Ascent, Calls, KeyBatch
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import Recorded, in_arrow, look_up, outcomes_of
 from tests.operator.helpers import virtual
@@ -369,19 +369,6 @@ def test_L2_batches_share_the_keys_that_are_equal_whatever_their_numbers(kind: t
     shared = later.shared_with(earlier, positions)
     assert {(1, 2), (3, 0)} >= {*shared}
     assert kind is Alike or len(shared) == 2
-
-
-def test_A4_outcomes_that_are_not_all_in_columns_are_read_one_by_one() -> None:
-    batch = batch_of([4, 5, 6, 7, 8])
-    batch.store(range(1, 3), answers_of([5, 6]))
-    batch.store([4, 0], answers_of([8, 4]))
-    assert batch.outcomes == [IN_COLUMNS, IN_COLUMNS, IN_COLUMNS, PENDING, IN_COLUMNS]
-    assert isinstance(batch.found([4, 1, 2]), ColumnAnswers)
-    assert plain(batch.found([4, 1, 2])) == plain(answers_of([8, 5, 6]))
-    batch.outcomes[3] = failure = Failure(ValueError(), None)
-    found = batch.found()
-    assert found[3] is failure
-    assert plain([*found[:3], found[4]]) == plain(answers_of([4, 5, 6, 8]))
 
 
 def test_A4_few_rows_of_a_large_table_are_taken_out_of_it() -> None:

@@ -152,15 +152,6 @@ async def test_L11_a_misspelt_column_is_a_result_error_and_no_row_of_nulls(answe
 
 
 @virtual
-async def test_L2_concurrent_lookups_of_one_key_make_one_call() -> None:
-    enricher = Recorded(slowly)
-    async with Lookup(enricher) as lookup:
-        rows = await asyncio.gather(*[lookup.get(7) for _ in range(5)])
-        assert rows == [{"x": 7}] * 5
-    assert enricher.calls == [7]
-
-
-@virtual
 async def test_L2_cancelling_one_who_waits_does_not_disturb_the_others() -> None:
     enricher = Recorded(slowly)
     async with Lookup(enricher) as lookup:
@@ -268,19 +259,6 @@ async def test_L9_bytes_of_a_client_that_cannot_be_copied_are_bytes(cache: Cache
 
 
 # -- L5, L6
-
-
-@virtual
-async def test_L5_entries_expire_by_the_time_of_the_loop() -> None:
-    enricher = Recorded(slowly)
-    async with Lookup(enricher, cache=Cache(expire_after_write=60)) as lookup:
-        await lookup.get(1)
-        await asyncio.sleep(59.9)
-        await lookup.get(1)
-        assert enricher.calls == [1]
-        await asyncio.sleep(0.1)
-        await lookup.get(1)
-    assert enricher.calls == [1, 1]
 
 
 @virtual
@@ -414,15 +392,6 @@ async def test_closing_cancels_what_runs_and_tells_those_who_wait() -> None:
     await lookup.close()
     assert [type(error) for error in await asyncio.gather(*waiting)] == [StateError] * 3
     assert (enricher.running, enricher.steps) == (0, ["open", "close"])
-
-
-@virtual
-async def test_an_enricher_that_fails_to_open_is_closed() -> None:
-    enricher = Life(slowly, open=OSError("no"))
-    with pytest.raises(OSError, match="no"):
-        async with Lookup(enricher):
-            pass
-    assert enricher.steps == ["open", "close"]
 
 
 @virtual
@@ -613,6 +582,7 @@ async def test_O8_an_error_of_close_is_a_note_on_that_of_open() -> None:
     with pytest.raises(OSError, match="refused") as caught:
         await Lookup(enricher).open()
     assert "not open" in caught.value.__notes__[0]
+    assert enricher.steps == ["open", "close"]
 
 
 @virtual

@@ -1,28 +1,41 @@
-"""Keys on their way through the pipeline: every key gets its outcome, in order, within all bounds."""
+"""Keys on their way through the pipeline: every key gets its outcome, in order, within all bounds and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from asyncio_operator import (
     Batching,
+    Budget,
+    CircuitBreaker,
+    CircuitOpenError,
     ElementTimeoutError,
+    Enricher,
     EnricherError,
     FixedBackoff,
     FunctionError,
+    Limit,
+    RateLimit,
     Retry,
 )
+from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.key_index import ArrowKeys
+from asyncio_operator.engine.timing import TURN
+from asyncio_operator.enricher import hint
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
-from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow
+from asyncio_operator.quota.share import own_allowance
 from asyncio_operator.trace import Trace
 from tests.lookup.helpers import (
     Consumer,
@@ -32,13 +45,17 @@ from tests.lookup.helpers import (
     batch_of,
     batches_of,
     forever,
-    in_arrow,
     kept_of,
     look_up,
+    lookups_of,
     now,
     outcomes_of,
 )
+from tests.lookup.test_budget_laws import Weighing
+from tests.lookup.test_budget_laws import look_up as look_up_under
+from tests.lookup.test_known import Elsewhere
 from tests.operator.helpers import virtual
+from tests.operator.meter import Meter, metered
 
 
 @pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
@@ -120,19 +137,6 @@ async def test_X9_calls_that_wait_for_room_go_on_when_rows_have_left(ordered: bo
     async with asyncio.timeout(60):
         await look_up(enricher, batches_of(10, 10, 10), ordered=ordered, buffer=5, pause=1.0)
     assert len(enricher.calls) == 30
-
-
-@virtual
-async def test_no_more_than_a_few_batches_are_read_ahead_of_a_slow_consumer(ordered: bool) -> None:
-    enricher, batches = Recorded(at_once), [KeyBatch(in_arrow(i), rows=10_000) for i in range(50)]
-    source = Source(batches)
-    options = LookupOptions(ordered=ordered)
-    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
-    run = asyncio.create_task(pipeline.run())
-    await asyncio.sleep(60)
-    assert source.read == BATCHES
-    run.cancel()
-    await asyncio.wait([run])
 
 
 # -- delivery
@@ -308,17 +312,6 @@ async def test_X7_cancelled_at_any_moment_it_leaves_no_call(ordered: bool, steps
     assert len(enricher.calls) == calls
 
 
-@virtual
-async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
-    enricher = Recorded(lambda key: forever())
-    source = Source(batches_of(3), error=EOFError("Spark is gone"))
-    options = LookupOptions()
-    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
-    with pytest.raises(EOFError, match="Spark is gone"):
-        await pipeline.run()
-    assert (len(enricher.calls), enricher.running) == (3, 0)
-
-
 # -- everything at once
 
 
@@ -407,3 +400,263 @@ async def test_O12_a_late_result_is_dropped_though_its_batch_still_waits_for_oth
     [batch] = batches_of(2)
     await look_up(Recorded(answer), [batch], capacity=1, timeout=5.0)
     assert [type(outcome) for outcome in outcomes_of(batch)] == [Failure, dict]
+
+
+# -- limits in front of the calls for single keys
+
+
+class Timed(Recorded):
+    """Answers with the key after `seconds`; the first `failing` calls of a key fail. Notes when calls start."""
+
+    def __init__(self, seconds: float = 0.0, failing: dict[Any, int] | None = None) -> None:
+        super().__init__(self._answer)
+        self.times: list[float] = []
+        self._seconds = seconds
+        self._failing = dict(failing or {})
+
+    async def _answer(self, key: Any) -> Any:
+        self.times.append(now())
+        await asyncio.sleep(self._seconds)
+        if self._failing.get(key, 0) > 0:
+            self._failing[key] -= 1
+            raise ConnectionError
+        return {"x": key}
+
+
+def pipeline_of(enricher: Recorded, keys: Any, meter: Any = None, **options: Any) -> Any:
+    """A pipeline for one batch."""
+    return lookups_of(enricher, [keys], meter=meter, **options).pipeline
+
+
+@virtual
+async def test_R10_no_start_is_counted_for_a_key_that_does_not_come():
+    pipeline = pipeline_of(Timed(), range(7), rate_limit=RateLimit(8, per=100.0))
+    gate = pipeline.attempts.gate
+    await pipeline.run()
+    assert gate.next_start(now()) == now()
+    assert gate.take(now()) == now()
+    assert gate.next_start(now()) == 100
+
+
+@virtual
+async def test_R8_the_next_attempt_of_a_key_goes_before_new_keys_under_a_limit():
+    enricher = Timed(failing={0: 1})
+    batches = [batch_of(range(4))]
+    await look_up(enricher, batches, rate_limit=RateLimit(1), retry=Retry(3, FixedBackoff(0.5)))
+    assert enricher.calls == [0, 0, 1, 2, 3]
+    assert enricher.times == [0, 1, 2, 3, 4]
+
+
+@virtual
+async def test_R8_a_light_key_does_not_overtake_a_heavy_one_that_is_due_and_waits_for_the_budget():
+    class Heavy(Timed):
+        def weigh(self, keys: Any) -> Any:
+            return {"tokens": sum(keys)}
+
+    meter, enricher = Meter(per=1.0, tokens=10), Heavy(0.2, failing={6: 1})
+    await look_up_under(enricher, meter, [[6, 2, 1]], capacity=1, retry=Retry(2, FixedBackoff(0.1)))
+    assert enricher.calls == [6, 2, 6, 1]
+    assert enricher.times == pytest.approx([0, 0.2, 1, 1.2])
+
+
+@virtual
+async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
+    enricher = Timed(0.1, failing={0: 1, 1: 1})
+    (batch,) = batches = [batch_of(range(9))]
+    breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=2, open_for=10.0)
+    consumer = await look_up(enricher, batches, circuit_breaker=breaker, capacity=1, buffer=100)
+    assert enricher.calls == [0, 1]
+    kinds = [type(outcome.error) for outcome in outcomes_of(batch)]
+    assert kinds == [ConnectionError] * 2 + [CircuitOpenError] * 7
+    assert consumer.pipeline.figures.calls == 2
+
+
+@virtual
+async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weighed():
+    class Keeping(Elsewhere):
+        def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
+            weighed.update(zip(keys, weights, strict=True))
+
+    weighed: dict[Any, Any] = {}
+    await look_up(Weighing(), [[3, 4]], meter=Meter(tokens=10), known=(Keeping({}),))
+    assert weighed == {3: {"tokens": 3}, 4: {"tokens": 4}}
+
+
+class Stormy(Timed):
+    """Refuses all calls for one second in three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    async def _answer(self, key: Any) -> Any:
+        self.times.append(now())
+        await asyncio.sleep(0.01)
+        if 1 <= self.times[-1] % 3 < 2:
+            self.refused += 1
+            hint(retry_after=1.0)
+            raise EnricherError("too many", retry_after=1.0, overload=True)
+        return {"x": key}
+
+
+class StormyAndWeighing(Stormy):
+    def weigh(self, keys: Any) -> Any:
+        return {"tokens": 1.0}
+
+
+@pytest.mark.parametrize("kind", [Stormy, StormyAndWeighing])
+@virtual
+async def test_G5_G3_few_keys_are_refused_in_a_storm_whether_limits_hear_of_the_ends_of_calls_or_not(kind):
+    enricher, budget = kind(), Budget(f"storm of {kind.__name__}", Limit(200, 1.1))
+    allowance = own_allowance(budget, "the lookup", enricher.weigh)
+    pipeline = pipeline_of(enricher, range(600), allowance, budget=budget, retry=Retry(20), capacity=100)
+    assert pipeline.attempts.gate.listens is (kind is StormyAndWeighing)
+    await pipeline.run()
+    assert pipeline.figures.calls == 600 + enricher.refused
+    assert 1 <= enricher.refused <= 0.05 * 600
+    assert now() < 3.8
+
+
+@virtual
+async def test_G8_a_lane_whose_call_had_to_wait_for_a_budget_makes_the_next_ones_at_the_same_price():
+    class Looking(Timed):
+        async def _answer(self, key: Any) -> Any:
+            apart.update(lane.apart for lane in pipeline.attempts.lanes._lanes)
+            return await super()._answer(key)
+
+    apart: set[bool] = set()
+    enricher, budget = Looking(), Budget("held", Limit(100, 1.0))
+    allowance = own_allowance(budget, "the lookup", None)
+    pipeline = pipeline_of(enricher, range(300), allowance, budget=budget, capacity=5)
+    await pipeline.run()
+    assert pipeline.figures.budget_seconds > 1
+    assert apart == {False}
+
+
+# -- enrichers in memory
+
+
+class InMemory(Enricher):
+    """A table in memory that has all keys, and records what it is asked for."""
+
+    in_memory = True
+
+    def __init__(self, max_batch: int) -> None:
+        self.max_batch = max_batch
+        self.asked: list[list[int]] = []
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("key", pa.int64())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        self.asked.append(keys.to_pylist())
+        return pa.table({"key": keys, "x": keys})
+
+
+def tables_of(enricher: InMemory) -> AnswerTables:
+    return AnswerTables(enricher.key_schema(), enricher.schema())
+
+
+async def run(enricher: InMemory, batching: Batching | None) -> None:
+    """Ask for the keys 0 to 7."""
+    batch = KeyBatch(ArrowKeys(pa.array(range(8))), rows=8)
+    await look_up(enricher, [batch], batching=batching, tables=tables_of(enricher), fail=True)
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "batching", "sizes"),
+    [
+        (1, None, [1] * 8),
+        (3, None, [3, 3, 2]),
+        (100, None, [8]),
+        (3, Batching(100), [3, 3, 2]),
+        (100, Batching(5), [5, 3]),
+        (100, Batching(1), [1] * 8),
+    ],
+)
+@virtual
+async def test_B1_an_enricher_in_memory_is_asked_for_at_most_max_size_and_max_batch_keys(
+    max_batch: int, batching: Batching | None, sizes: list[int]
+) -> None:
+    enricher = InMemory(max_batch)
+    await run(enricher, batching)
+    assert [len(keys) for keys in enricher.asked] == sizes
+    assert [key for keys in enricher.asked for key in keys] == [*range(8)]
+
+
+class Busy(InMemory):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        time.sleep(TURN)  # noqa: ASYNC251  # it computes
+        return await super().lookup_columns(keys)
+
+
+async def test_R2_other_code_has_its_turn_between_the_parts_of_a_batch() -> None:
+    """A deadline elsewhere on the loop would pass unseen otherwise."""
+    enricher, beats = Busy(1), list[int]()
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(0)
+            beats.append(len(enricher.asked))
+
+    beating = asyncio.ensure_future(beat())
+    await run(enricher, None)
+    beating.cancel()
+    await asyncio.wait([beating])
+    assert {*range(1, 9)} <= {*beats}
+
+
+class OneByOne(InMemory):
+    """Fails for several keys, as one of them might be to blame."""
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("key", pa.timestamp("us"))])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        numbers = keys.cast(pa.int64())
+        self.asked.append(numbers.to_pylist())
+        if len(keys) > 1:
+            raise ValueError("one of these")
+        return pa.table({"key": keys, "x": numbers})
+
+
+@virtual
+async def test_B4_A4_keys_that_python_cannot_hold_are_asked_for_in_the_halves_of_a_failed_batch() -> None:
+    far = 10**18
+    enricher = OneByOne(100)
+    batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
+    await look_up(enricher, [batch], tables=tables_of(enricher))
+    assert enricher.asked == [[1, 2, far], [1], [2, far], [2], [far]]
+    assert outcomes_of(batch) == [{"x": 1}, {"x": 2}, {"x": far}]
+
+
+class Far(OneByOne):
+    in_memory = False
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return pa.table({"key": keys, "x": keys.cast(pa.int64())})
+
+
+@virtual
+async def test_A4_G1_keys_stay_in_arrow_under_a_rate_limit_of_the_job() -> None:
+    meter, far = cast("Any", Meter(keys=2)), 10**18
+    enricher = Far(2)
+    options = LookupOptions(batching=batching_of(enricher, None), budget=metered(meter))
+    assert in_arrow(options, enricher, traced=False)
+    batch = KeyBatch(ArrowKeys(pa.array([1, 2, far], pa.timestamp("us"))), rows=3)
+    await look_up(enricher, [batch], budget=options.budget, tables=tables_of(enricher), meter=meter, fail=True)
+    assert [answer.answer() for answer in batch.found(None)] == [{"x": 1}, {"x": 2}, {"x": far}]
+    assert [(start, weights["keys"]) for start, weights in meter.starts] == [(0, 2), (10, 1)]
+
+
+class Weighed(Far):
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"tokens": len(keys)}
+
+
+def test_A4_G4_keys_that_are_weighed_have_objects() -> None:
+    options = LookupOptions(batching=Batching(2), budget=metered(Meter()))
+    assert not in_arrow(options, Weighed(2), traced=False)

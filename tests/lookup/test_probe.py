@@ -10,8 +10,7 @@ import pytest
 from asyncio_operator import Cache, Enricher, EnricherError
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing import FakeEnricher, FakeService
-from enrichers import HttpEnricher
+from asyncio_operator.testing import FakeEnricher
 
 
 class Counted(Enricher):
@@ -60,14 +59,6 @@ async def test_L8_a_probe_leaves_an_enricher_that_is_in_use_open() -> None:
             assert await lookup.get(key) == {"a": 1}
             assert await one.probe(key) == {"a": 1} == one.try_lookup(key)
     assert one.client is None
-
-
-async def test_L8_a_probe_leaves_the_client_of_a_lookup_over_http_open() -> None:
-    with FakeService({"x": {"a": 1}}) as service:
-        one = HttpEnricher(service.url + "/rows/{key}", schema="a int")
-        async with Lookup(one) as lookup:
-            assert await lookup.get("x") == await one.probe("x") == one.try_lookup("x") == {"a": 1}
-            assert await lookup.get("y") is None
 
 
 async def test_L8_two_lookups_of_one_enricher_do_not_close_each_others_client() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -164,15 +163,6 @@ async def test_R5_an_expired_answer_for_want_of_money_took_no_attempt() -> None:
     await reservation.settled()
     told = [outcomes_of(batch)[0] for batch in done.batches]
     assert [(one.answer, one.source, one.attempts) for one in told] == [({"x": 1}, "call", 1), ({"x": 1}, "stale", 0)]
-
-
-@virtual
-async def test_G12_an_expired_answer_is_used_where_the_cache_may():
-    spec, cache = budget(usd=1.0), Cache(expire_after_write=5.0, stale_if_error=True)
-    async with Lookup(Paid(), cache=cache, budget=spec) as lookup:
-        assert await lookup.get(1) == {"x": 1}
-        await asyncio.sleep(10)
-        assert await lookup.get(1) == {"x": 1}
 
 
 class Costs(AsyncFunction[Any, Any]):
