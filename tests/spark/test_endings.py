@@ -1,11 +1,8 @@
-"""Law X7: however a job ends, nothing of it is left behind 5 s later, and the worker works.
-
-Lookups hold a connection to a server of the test while they run, and ask it to be left hanging; so what is left of them
-can be counted from outside, whatever became of their process.
-"""
+"""How jobs end: what leaves nothing behind (X7), what is hidden and counted (X6), and which calls Spark makes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import async_udf, enrich
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, register_lookup
+from enrichers import FunctionEnricher
 from tests.spark.helpers import (
     FROM_4_1,
     Hanging,
@@ -78,3 +76,90 @@ def test_X7_a_task_that_fails_behind_enrich_leaves_nothing(spark: SparkSession, 
     with pytest.raises(Exception, match="behind"):
         out.selectExpr("if(x = 1, raise_error('behind'), x)").collect()
     assert_nothing_is_left(spark, server)
+
+
+# -- laws X5 and X6
+
+
+def mixed() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        match key % 4:
+            case 0:
+                return {"x": key}
+            case 1:
+                return None
+            case 2:
+                raise ValueError(f"not {key}")
+        return await asyncio.sleep(3600)
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@pytest.mark.parametrize(("on_error", "kept", "skipped"), [("null", 30, 0), ("drop", 10, 20)])
+def test_X6_what_is_hidden_is_counted_failures_by_rows_and_timeouts_by_keys(
+    spark: SparkSession, on_error: Any, kept: int, skipped: int
+) -> None:
+    metrics = EnrichmentMetrics(spark)
+    df = spark.range(0, 40, numPartitions=1).selectExpr("id % 4 AS k")
+    found = enrich(df, mixed(), on="k", how="inner", on_error=on_error, timeout=0.3, metrics=metrics)
+    assert len(found.collect()) == kept
+    figures = metrics.statistics()
+    assert (figures.rows, figures.found, figures.missing, figures.failures) == (40, 10, 10, 20)
+    assert (figures.timeouts, figures.skipped, figures.calls) == (1, skipped, 4)
+    assert 0 < figures.latency.p50 <= figures.latency.max
+
+
+# -- what docs/concepts.md says about actions
+
+
+ROWS = 20
+
+
+async def double_of(key: int) -> dict[str, int]:
+    return {"double": 2 * key}
+
+
+DOUBLES = FunctionEnricher(double_of, "double long")
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(0, ROWS, numPartitions=2)
+
+
+def calls(spark: SparkSession, action: Callable[[EnrichmentMetrics], Any]) -> int:
+    metrics = EnrichmentMetrics(spark)
+    action(metrics)
+    return metrics.statistics().calls
+
+
+ACTIONS: dict[str, tuple[Callable[[DataFrame], Any], int]] = {
+    "count": (lambda found: found.count(), ROWS),
+    "other columns": (lambda found: found.select("id").collect(), ROWS),
+    "a filter on another column": (lambda found: found.where("id < 5").collect(), ROWS),
+    "orderBy": (lambda found: found.orderBy("double").collect(), 2 * ROWS),
+    "twice in one query": (lambda found: found.union(found).collect(), 2 * ROWS),
+    "two actions": (lambda found: (found.count(), found.collect()), 2 * ROWS),
+    "no action": (lambda found: (found.schema, found.explain(), found.rdd.getNumPartitions()), 0),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_spark_leaves_no_call_out(spark: SparkSession, numbers: DataFrame, action: str) -> None:
+    do, expected = ACTIONS[action]
+    assert calls(spark, lambda metrics: do(enrich(numbers, DOUBLES, on="id", metrics=metrics))) == expected
+
+
+@FROM_4_1
+def test_a_table_function_is_asked_for_every_row_of_its_table(spark: SparkSession, numbers: DataFrame) -> None:
+    def act(metrics: EnrichmentMetrics, query: str) -> None:
+        register_lookup(spark, "with_double", DOUBLES, on="id", metrics=metrics)
+        spark.sql(query).collect()
+
+    numbers.createOrReplaceTempView("numbers")
+    for query, expected in {
+        "SELECT count(*) FROM with_double(TABLE(numbers))": ROWS,
+        "SELECT id FROM with_double(TABLE(numbers)) WHERE id < 5": ROWS,
+        "SELECT id FROM with_double(TABLE(SELECT * FROM numbers WHERE id < 5))": 5,
+    }.items():
+        assert calls(spark, lambda metrics, query=query: act(metrics, query)) == expected  # type: ignore[misc]

@@ -9,19 +9,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Cache, ConfigurationError, FixedBackoff, Hedge, Journal, Retry
+from asyncio_operator import Cache, ConfigurationError, Hedge, Journal, Retry
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
-from enrichers import FunctionEnricher, PostgresEnricher
+from enrichers import FunctionEnricher
 from tests.redis_service import RedisServer, needs_redis
-from tests.servers import PostgresServer
-from tests.spark.helpers import FROM_4_1, kill_workers, through_sql, wait_until
+from tests.spark.helpers import FROM_4_1, kill_workers, through_sql
 from tests.spark.journals import SCHEMA, Calls, rows, sources
 
 pytestmark = pytest.mark.spark
@@ -84,71 +82,7 @@ def test_L7_what_was_kept_when_a_worker_dies_in_the_middle_of_a_task_is_there(
 # -- a PostgreSQL in trouble
 
 
-def killed_and_started(server: PostgresServer) -> None:
-    server.kill()
-    time.sleep(0.5)
-    server.start()
-
-
-def connections_cut(server: PostgresServer) -> None:
-    for _ in range(3):
-        server.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trouble'")
-        time.sleep(0.3)
-
-
-def silent_for_a_while(server: PostgresServer) -> None:
-    server.pause()
-    time.sleep(2.0)
-    server.resume()
-
-
 # Each takes five seconds. `make faults` runs the others.
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        killed_and_started,
-        *(pytest.param(one, marks=pytest.mark.faults) for one in (connections_cut, silent_for_a_while)),
-    ],
-)
-def test_R5_a_server_in_trouble_loses_no_row(
-    alone: SparkSession, own_postgres: PostgresServer, tmp_path: Path, trouble: Callable[[PostgresServer], None]
-) -> None:
-    own_postgres.fetch("CREATE TABLE t AS SELECT i AS k, 2 * i AS twice FROM generate_series(0, 999) AS i")
-    slow = PostgresEnricher(
-        f"{own_postgres.dsn}&application_name=trouble",
-        query="SELECT t.k, twice, pg_sleep(0.005)::text AS slept FROM t WHERE t.k = ANY ($1)",
-        key="k",
-        max_batch=20,
-        pool_size=2,
-    )
-    metrics = EnrichmentMetrics(alone)
-    out = enrich(
-        keys(alone, 1000).selectExpr("cast(id AS int) AS id"),
-        slow,
-        on="id",
-        capacity=2,
-        retry=Retry(100, FixedBackoff(0.2)),
-        attempt_timeout=1.0,
-        timeout=60,
-        cache=Cache(store="rocksdb", directory=tmp_path / "cache"),
-        status_column="how",
-        metrics=metrics,
-    )
-    # The server dies with the thread that has started it, so the trouble is made on this one.
-    with ThreadPoolExecutor(1) as pool:
-        collected = pool.submit(out.collect)
-        wait_until(lambda: len(own_postgres.fetch(BUSY)) > 0, 30, "statements run")
-        trouble(own_postgres)
-        rows = collected.result()
-    assert [(row.id, row.twice) for row in rows] == [(key, 2 * key) for key in range(1000)]
-    assert {row.how.status for row in rows} == {"found"}
-    assert max(row.how.attempts for row in rows) > 1
-    assert metrics.statistics().retries > 0
-    own_postgres.kill()
-    assert {row.how.source for row in out.collect()} == {"cache"}
-
-
-BUSY = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'trouble' AND state = 'active'"
 
 
 # -- H1 and H2: hedged calls

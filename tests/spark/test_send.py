@@ -156,14 +156,6 @@ def test_W1_rows_are_sent_in_the_order_of_their_partition(
     assert numbers(report) == (10, 0, 0, 2)
 
 
-def test_W1_partitions_run_side_by_side_each_in_its_order(spark: SparkSession, orders: Orders) -> None:
-    send(table(spark, [7, 3, 3, 9, 1, 7, 3, 8, 2, 2, 6, 5], partitions=3), post(orders), on="id", capacity=1)
-    sent = orders.ids()
-    assert len(sent) == 12
-    assert [key for key in sent if key in (1, 8)] == [1, 8]
-    assert [key for key in sent if key in (2, 6, 5)] == [2, 2, 6, 5]
-
-
 def test_W1_equal_rows_have_calls_and_keys_of_their_own_unless_distinct(spark: SparkSession, orders: Orders) -> None:
     df = table(spark, [1, 1, 2, 1, 2, 3], partitions=2)
     report = send(df, post(orders), on="id")

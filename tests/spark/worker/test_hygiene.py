@@ -143,11 +143,6 @@ def clients_of(port: int) -> set[int]:
     return found
 
 
-def test_X7_a_job_that_has_enough_rows_leaves_no_request(spark: SparkSession, outside: Outside) -> None:
-    assert [row.square for row in hanging(spark, outside).limit(3).collect()] == [0, 1, 4]
-    assert_clean(spark, outside)
-
-
 @pytest.mark.parametrize(
     "interrupt", [False, pytest.param(True, marks=pytest.mark.faults)], ids=["told", "interrupted"]
 )
