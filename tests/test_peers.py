@@ -75,35 +75,6 @@ def test_rows_that_are_lost_or_invented_are_told(tmp_path):
     assert wrong(flights, Answer(1.0, 4, 4)) == "found 4 of 2 rows"
 
 
-def test_the_table_holds_a_ratio_or_a_reason_for_every_peer_and_work():
-    works = WORKS[:2]
-    peers = [peer for peer in PEERS if peer.group == PIPE][:3]
-    figures = {
-        (peers[0].name, "at_once"): Figure(1000.0, 10),
-        (peers[2].name, "at_once"): Figure(250.0, 10),
-        (peers[2].name, "fixed"): Figure(500.0, 10),
-        (peers[1].name, "at_once"): Figure(reason="has no way"),
-    }
-    lines = list(report.markdown(figures, peers, works, 3))
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    assert [line[1:] for line in cells[2:]] == [
-        ["1,000", "[1]"],
-        ["[2]", "[1]"],
-        ["**4**<br>250", "500"],
-    ]
-    assert lines[-3:] == ["1. not measured", "2. has no way", report.END]
-
-
-def test_requests_have_a_column_of_their_own():
-    peers = [peer for peer in PEERS if peer.group == PIPE][:2]
-    [work] = [work for work in WORKS if work.name == "http"]
-    figures = {(peers[0].name, "http"): Figure(100.0, 10, requests=1.5)}
-    lines = [line for line in report.markdown(figures, peers, [work], 1) if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0][1:] == [work.title, report.REQUESTS]
-    assert [line[1:] for line in cells[2:]] == [["100", "1.50"], ["[1]", ""]]
-
-
 def test_rates_and_ratios_are_read_back_from_the_page_they_were_written_to(tmp_path):
     figures = {
         ("enrich", "fixed"): Figure(18_411.0, 10),
@@ -141,12 +112,6 @@ def test_requirements_pin_every_package(name):
     packages = [line for line in lines if not line.startswith("#")]
     assert packages
     assert all(re.fullmatch(r"[\w.\-]+==[\w.]+", line) for line in packages)
-
-
-def test_a_work_that_a_group_does_not_do_is_no_column_of_its_table():
-    lines = list(report.markdown({}, PEERS, [work for work in WORKS if work.name in ("at_once", "small")], 1))
-    heads = [line.count("|") for line in lines if line.startswith("| rows/s")]
-    assert heads == [4, 3]
 
 
 def test_the_page_names_every_peer_and_work():

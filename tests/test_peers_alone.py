@@ -20,10 +20,9 @@ from benchmarks.peers.alone import measured_alone
 from benchmarks.peers.process import ROOT
 from benchmarks.peers.processes import cpu_seconds, kill_worker
 from benchmarks.peers.report import paste
-from benchmarks.peers.results import SCHEMA, Result, Turn, WorkResult, compared, read
+from benchmarks.peers.results import Result, Turn, WorkResult, compared, read
 from benchmarks.peers.roster import GUESTS, PEERS, PIPE, TRIALS, WORKS
 from enrichers import ModelEnricher
-from examples.stage import ProblemError
 
 OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
 
@@ -34,32 +33,11 @@ def get(url: str, body: bytes | None = None) -> bytes:
         return content
 
 
-def test_bids_have_the_proportions_of_nexmark_and_come_from_a_seed():
-    bids = nexmark.bids(6_000)
-    assert bids == nexmark.bids(6_000)
-    assert bids != nexmark.bids(6_000, seed=1)
-    # 46 bids and three auctions to 50 events.
-    assert max(bid.auction for bid in bids) == pytest.approx(1_000 + 6_000 * 3 / 46, abs=20)
-    hot = sum(bid.auction % 100 == 0 for bid in bids)
-    assert hot / len(bids) == pytest.approx(0.5, abs=0.03)
-    assert all(0 <= bid.key < nexmark.KEYS and 100 <= bid.price <= 10**8 for bid in bids)
-
-
 def test_rows_are_right_lost_doubled_or_wrong_by_their_answers():
     expected = Counter({"row 1": 2, "row 2": 1, "row 3": 1})
     assert compared(expected, expected) == {"right": 4, "lost": 0, "doubled": 0, "wrong": 0}
     got = Counter({"row 1": 1, "row 2": 3, "": 1, "row 9": 1})
     assert compared(expected, got) == {"right": 2, "lost": 2, "doubled": 2, "wrong": 1}
-
-
-def test_an_answer_whose_answers_are_a_counter_reaches_the_runner():
-    imports = "from collections import Counter; from benchmarks.peers.task import Answer, serve"
-    program = f"{imports}; serve(lambda task: Answer(1.0, 2, 2, Counter(task.values())))"
-    task = json.dumps({"side": "", "work": "q13", "rows": 2})
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=task, capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert json.loads(done.stdout)["answers"] == {"0": 1, "1": 1}
 
 
 def test_the_operator_alone_has_every_row_and_every_call_counted(tmp_path, monkeypatch):
@@ -86,16 +64,6 @@ def test_a_peer_that_cannot_be_installed_says_why(tmp_path):
     assert {work.reason for work in result.works.values()} == {f"not installed: {peer.reason}"}
 
 
-def test_a_result_of_another_schema_is_refused(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"schema": SCHEMA + 1}))
-    with pytest.raises(ProblemError, match=f"schema {SCHEMA + 1}"):
-        read(path)
-    path.write_text("[]")
-    with pytest.raises(ProblemError, match="no result"):
-        read(path)
-
-
 def test_a_storm_refuses_everything_and_says_when_to_come_back(monkeypatch):
     monkeypatch.setattr(trials, "CALM", 0.0)
     with trials.TrialService("storm", 4) as service:
@@ -104,45 +72,6 @@ def test_a_storm_refuses_everything_and_says_when_to_come_back(monkeypatch):
         refused.value.close()
         assert (refused.value.code, refused.value.headers["Retry-After"]) == (429, "1")
         assert trials.counts_of(service.requests) == trials.Counts(1, 1, 0, 0)
-
-
-def test_what_a_key_meets_depends_on_the_key_and_the_attempt_alone(monkeypatch):
-    monkeypatch.setattr(trials, "SILENT", 0.0)
-    monkeypatch.setattr(trials, "RESET", 0.0)
-    monkeypatch.setattr(trials, "BUSY", 0.5)
-
-    def met(keys: range) -> dict[tuple[int, int], int]:
-        statuses = {}
-        with trials.TrialService("faults", 1_000) as service:
-            for key in keys:
-                for attempt in (1, 2):
-                    try:
-                        get(f"{service.url}/rows/{key}")
-                        statuses[key, attempt] = 200
-                    except urllib.error.HTTPError as error:
-                        error.close()
-                        statuses[key, attempt] = error.code
-        return statuses
-
-    forwards = met(range(8))
-    assert forwards == met(range(7, -1, -1))
-    assert {*forwards.values()} == {200, 503}
-
-
-def test_the_service_answers_as_a_model_for_several_keys():
-    asked = {"user_messages": [{"id": 4, "body": "7"}, {"id": 5, "body": "8"}]}
-    body = json.dumps({"input": [{"role": "user", "content": json.dumps(asked)}]}).encode()
-    with trials.TrialService("q13", 4) as service:
-        answer = json.loads(get(f"{service.url}/v1/responses", body))
-        text = json.loads(text_of(answer))
-        assert text == {"assistant_messages": [{"id": 4, "body": "row 7"}, {"id": 5, "body": "row 8"}]}
-        assert trials.counts_of(service.requests) == trials.Counts(1, 0, 2, 0)
-        read = len(json.dumps(asked)) + len('""')
-        assert trials.tokens_of(service.requests) == (read + len(text_of(answer))) // trials.CHARACTERS
-
-
-def text_of(answer):
-    return answer["output"][0]["content"][0]["text"]
 
 
 async def test_the_service_answers_as_a_chat_for_one_key_and_for_several():
@@ -157,12 +86,6 @@ async def test_the_service_answers_as_a_chat_for_one_key_and_for_several():
         alone = [request for request in service.requests if trials.keys_of(request) == ["[d]"]]
         schema = json.dumps(alone[0].json()["response_format"]["json_schema"]["schema"])
         assert trials.tokens_of(alone) == len(f'S[d]{schema}{{"name": "row [d]"}}') // trials.CHARACTERS
-
-
-def test_some_texts_occur_more_than_once_and_come_from_a_seed():
-    made = trials.texts(2_000)
-    assert made == trials.texts(2_000)
-    assert 1_200 < len({*made}) < 1_400
 
 
 def test_a_worker_is_killed_and_its_program_is_not():

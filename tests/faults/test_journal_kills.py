@@ -6,9 +6,7 @@ shows.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,15 +16,12 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Journal
 from asyncio_operator.spark import enrich
 from enrichers import HttpEnricher
-from examples.cluster import options, standalone
 from tests.faults.killed_jobs import (
     BOUND,
     LOCAL,
     KilledJob,
     Program,
     Service,
-    begin,
-    finish,
     kill_at_random_moments,
     start,
 )
@@ -67,49 +62,6 @@ def test_the_check_of_J2_fails_for_a_job_without_a_journal_or_with_one_that_does
     assert len(unpaid) > 20
     with pytest.raises(AssertionError, match="paid for twice"):
         service.check(killed)
-
-
-class SlowOnce(Service):
-    """Answers the first question for one key only after it was asked for it again."""
-
-    def __init__(self, key: int) -> None:
-        super().__init__()
-        self._key = key
-        self._is_asked = False
-        self._again = asyncio.Event()
-
-    async def wait(self, key: int) -> None:
-        if key != self._key:
-            await super().wait(key)
-        elif self._is_asked:
-            self._again.set()
-        else:
-            self._is_asked = True
-            await self._again.wait()
-
-
-@pytest.mark.faults
-def test_J4_the_copy_of_a_slow_task_asks_only_for_what_was_in_flight(tmp_path: Path) -> None:
-    """Spark's speculation: both copies of the task write to the journal at the same time."""
-    keys = 1000
-    slow = keys - 1
-    service = SlowOnce(slow)
-    with standalone(tmp_path) as master:
-        settings = options(tmp_path, master, Path(sys.executable)) | {
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.multiplier": "1.5",
-            "spark.speculation.minTaskRuntime": "1s",
-        }
-        with service.service, start(service, tmp_path / "journals", settings, keys=keys) as program:
-            begin(program, 0)
-            finish(program, service)
-    again = {key: asks for key, asks in service.asks.items() if len(asks) > 1}
-    assert len(again.pop(slow)) == 2, "there was one copy of one task"
-    # The copy lists the files each second, and asks for keys that it has not found within half a second.
-    late = {key for key, (first, second, *_) in again.items() if second.came > first.answered + BOUND + 2}
-    assert not late, f"{len(late)} of {len(again)} keys were paid for twice"
 
 
 @pytest.mark.timeout(120)
