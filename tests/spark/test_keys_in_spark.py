@@ -1,4 +1,4 @@
-"""`strategy="distinct"` on a real Spark, and keys (L10): the same question and the same rows as inline, and as Spark joins."""
+"""`strategy="distinct"` and keys (L10) on a real Spark: the same question and rows as inline, and as Spark joins."""
 
 from __future__ import annotations
 
