@@ -76,15 +76,6 @@ def test_L12_a_plan_knows_how_many_keys_are_remembered(spark: SparkSession, keys
     assert plan(df, Unasked({1: {"price": 2.0}}), on="product").calls == calls
 
 
-def test_of_large_partitions_a_part_is_looked_at(spark: SparkSession) -> None:
-    df = spark.range(0, 100_000, numPartitions=2).selectExpr("if(id % 2 = 0, null, id) AS product")
-    with setting(spark, BATCH_SIZE, 1000):
-        told = plan(df, service(), on="product", sample=5000)
-    assert (told.rows, told.sampled_rows, told.null_keys) == (100_000, 10_000, 50_000)
-    assert told.lookups == 50_000
-    assert told.distinct_keys == pytest.approx(50_000, rel=0.06)
-
-
 def test_time_follows_from_calls_latency_and_limits(spark: SparkSession) -> None:
     df = spark.range(0, 1000, numPartitions=1)
     known: dict[str, Any] = {"on": "id", "tasks_at_once": 8}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -48,27 +47,6 @@ def test_X3_every_type_passes_through(spark: SparkSession, large: bool) -> None:
         expected = enrich(df, enricher(), on="id", on_error="null", prefix="the `x`.", columns=["x"])
         assert got.schema == expected.schema
         assert list(map(repr, got.collect())) == list(map(repr, expected.collect()))
-
-
-def together(number: int) -> FunctionEnricher:
-    """Its lookups end when a number of them run at once, or fail."""
-
-    async def look_up(key: int) -> Any:
-        import sys
-
-        # Of the Python worker.
-        barrier = sys.__dict__.setdefault(f"barrier_of_{number}", asyncio.Barrier(number))
-        async with asyncio.timeout(30):
-            await barrier.wait()
-        return {"x": key}
-
-    return FunctionEnricher(look_up, "x long")
-
-
-def test_O1_calls_of_many_arrow_batches_run_at_once(spark: SparkSession) -> None:
-    with setting(spark, BATCH_SIZE, 1):
-        out = through_sql(spark.range(0, 12, numPartitions=1), together(4), on="id", timeout=None)
-        assert out.collect() == [(i, i) for i in range(12)]
 
 
 def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:

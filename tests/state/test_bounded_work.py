@@ -227,20 +227,3 @@ def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
             assert backend.require_slot() == group_prefix(key_group(key, 128), 128) + serialize_key(key) + NONE
             assert type(backend.current_key) is type(key)
             assert len(backend._memo) <= 3
-
-
-def test_S8_keys_are_remembered_only_while_some_come_again():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_groups, "MEMO_SIZE", 64)
-        patch.setattr(key_groups, "MEMO_TRIAL", 16)
-        backend = HeapStateBackend()
-        for number in range(16 + 32 * 16):
-            backend.set_current_key(number)
-            assert len(backend._memo) == (number + 1 if number < 15 else 0)
-        # The second trial is of twice as many keys. A sixteenth of them come again, so the third is of all.
-        for number in range(2_000, 2_063):
-            for _ in range(1 + (number % 16 == 0)):
-                backend.set_current_key(number)
-        assert len(backend._memo) == 63
-        backend.set_current_key(3_000)
-        assert len(backend._memo) == 0

@@ -368,20 +368,6 @@ def test_P4_no_removal_waits_for_those_before_it(kind, order, tmp_path):
     assert most < 2 * heap_queue.BLOCK * math.log2(heap_queue.BLOCK)
 
 
-@pytest.mark.parametrize("size", [10, 10_000])
-def test_P4_the_index_of_a_large_queue_is_in_small_parts(size, monkeypatch):
-    monkeypatch.setattr(heap_queue, "PART", 64)
-    elements = [object() for _ in range(size)]
-    queue = HeapPriorityQueue(id)
-    queue.add_all(elements)
-    check(queue)
-    assert max(map(len, queue._index.parts)) <= 8 * 64
-    for element in elements:
-        queue.remove(element)
-    assert len(queue._index.parts) <= 1 + len(elements) // 64
-    assert len(queue._index) == 0
-
-
 class Task:
     """An element whose priority changes while it is inside."""
 
@@ -428,29 +414,6 @@ def test_P4_an_element_keeps_its_place_if_its_new_priority_is_refused(kind):
         queue.adjust(tasks[0])
     check(queue)
     assert drain(queue) == tasks
-
-
-@pytest.mark.parametrize("cache_size", CACHE_SIZES)
-def test_P6_the_head_is_deserialised_once(cache_size, tmp_path):
-    queue = make_queue(cache_size, tmp_path / "queue")
-    read = []
-    deserialize = queue._serializer.deserialize
-
-    def counted(data):
-        read.append(data)
-        return deserialize(data)
-
-    queue._serializer.deserialize = counted
-    queue.add_all([(number, 0) for number in (5, 3, 4)])
-    assert [queue.peek() for _ in range(100)] == [(3, 0)] * 100
-    assert queue.poll() == (3, 0)
-    assert len(read) == 1
-    queue.add((1, 0))
-    assert queue.peek() == (1, 0)
-    queue.remove((1, 0))
-    assert drain(queue) == [(4, 0), (5, 0)]
-    assert len(read) == 4
-    queue.close()
 
 
 class QueueMachine(RuleBasedStateMachine):

@@ -18,9 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Budget, RateLimit
-from asyncio_operator.metrics import Latency
 from asyncio_operator.spark.driver.forecast import (
-    SCHEMA,
     SIZE,
     Caches,
     Pace,
@@ -29,8 +27,6 @@ from asyncio_operator.spark.driver.forecast import (
     TaskFigures,
     Whole,
     budget_seconds,
-    mean_latency,
-    weights_of,
     worked_off,
 )
 
@@ -106,14 +102,6 @@ def test_a_task_looks_at_no_more_than_it_has_to() -> None:
     assert not figures_of(range(3000), sample=3000).cut
 
 
-def test_a_task_gives_one_row_of_its_schema() -> None:
-    [batch] = Survey(ALL, 1, ALL)(iter(batches_of([1, 2, None, 2])))
-    assert batch.schema.names == [part.split()[0] for part in SCHEMA.split(", ")]
-    assert [str(field.type) for field in batch.schema] == ["int64"] * 3 + ["bool"] + ["int64"] * 5 + ["binary"] * 2
-    [row] = batch.to_pylist()
-    assert (row["rows"], row["nulls"], row["lookups"]) == (4, 1, 2)
-
-
 # -- distinct keys
 
 
@@ -165,16 +153,6 @@ def test_sketches_merge_in_any_order_to_that_of_all(parts: list[list[int]], rand
     for sketch in told:
         merged = merged.merged(sketch)
     assert merged.distinct() == len({key for part in parts for key in part})
-
-
-def test_a_sketch_keeps_so_many_keys_and_counts_their_batches_exactly() -> None:
-    keys = np.arange(50_000)
-    whole = figures_of([*keys, *keys], size=10_000).sketch
-    assert len(whole.hashes) == len(whole.batches) == SIZE
-    assert set(whole.batches.tolist()) == {2}
-    halves = figures_of(keys, size=10_000).sketch.merged(figures_of(keys, size=10_000).sketch)
-    assert halves.hashes.tolist() == whole.hashes.tolist()
-    assert halves.batches.tolist() == whole.batches.tolist()
 
 
 # -- tasks together
@@ -235,14 +213,3 @@ def test_what_was_not_looked_at_is_like_what_was() -> None:
     assert whole.part(tasks) == pytest.approx(1500 / 3500)
     assert worked_off(tasks, 1, PACE, whole.asked).lookups == 3500
     assert whole.distinct(tasks) == pytest.approx(3500)
-
-
-@given(st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=4).map(sorted) | st.floats(1e-6, 1e3).map(lambda x: [x] * 4))
-def test_the_mean_of_percentiles_lies_between_them(percentiles: list[float]) -> None:
-    p50, p95, p99, most = percentiles
-    assert p50 <= mean_latency(Latency(p50=p50, p95=p95, p99=p99, max=most)) <= most
-
-
-def test_what_calls_weigh_has_no_rounding_errors() -> None:
-    assert 3 * (0.1 + 0.2) != 0.9
-    assert weights_of(3, 3, {"usd": 0.1 + 0.2}) == {"calls": 3, "keys": 3, "usd": 0.9}

@@ -56,14 +56,6 @@ def test_V1_after_a_reset_the_largest_sample_is_one_of_those_since_then() -> Non
     assert ledger.sum().latency.percentiles().max == 11.0
 
 
-def test_a_sum_is_a_copy() -> None:
-    ledger = Ledger()
-    ledger.extend([report(1, "a", ("run", 0))])
-    for batch in (None, ("run", 0)):
-        ledger.sum("a", batch).add(Figures(rows=10))
-        assert ledger.sum("a", batch).rows == 1
-
-
 def test_the_latest_micro_batches_are_kept_and_no_others() -> None:
     ledger = Ledger()
     for number in range(RECENT + 5):

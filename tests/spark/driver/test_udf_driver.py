@@ -65,13 +65,8 @@ def test_X4_a_type_that_is_none_is_refused(given: Any, says: str) -> None:
     ("option", "value"),
     [
         ("capacity", 0),
-        ("buffer", 0),
-        ("timeout", -1),
-        ("attempt_timeout", "5"),
         ("retry", 2.5),
         ("batching", Batching()),
-        ("rate_limit", 0),
-        ("circuit_breaker", 5),
     ],
 )
 def test_X4_what_the_operator_refuses_is_refused_with_its_words(option: str, value: Any) -> None:
