@@ -94,16 +94,6 @@ def test_O16_begun_elsewhere_it_raises_on_the_loop_thread_where_it_would_wait_an
     assert function.events[-1] == "close"
 
 
-def test_O16_a_second_run_of_one_operator_is_refused_while_the_first_runs(mode):
-    operator = AsyncWaitOperator(same, mode=mode)
-    first = operator(range(10_000))
-    next(first)
-    with pytest.raises(StateError, match=r"the operator is running; .* `async with contextlib.aclosing"):
-        list(operator([1]))
-    first.close()  # type: ignore[attr-defined]
-    assert list(operator([1])) == [1]
-
-
 def test_O16_the_input_is_read_ahead_by_a_bounded_number(mode):
     """A consumer that stops stops everything."""
     read = 0
