@@ -269,9 +269,7 @@ async def test_O8_an_input_is_cancelled_once_and_may_clean_up(how, way):
 @pytest.mark.parametrize("ending", ["at its end", "early"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @virtual
-async def test_O17_an_input_is_read_in_one_context_of_its_own_so_that_it_may_reset_what_it_sets(
-    asynchronous, ending, way
-):
+async def test_O17_an_input_is_read_in_one_context_of_its_own_and_may_reset_what_it_sets(asynchronous, ending, way):
     seen: list[Any] = []
 
     def elements() -> Generator[int, None, None]:
