@@ -51,7 +51,7 @@ def test_percentiles_are_exact_to_the_width_of_a_bucket(samples):
     assert found.max == max(samples)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_V1_percentiles_of_many_calls_are_within_the_bound_whatever_the_latencies(seed):
     """Seldom slow calls among many fast ones: an estimate from few samples misses them."""
     random = Random(seed)
@@ -102,17 +102,6 @@ def test_O14_every_sample_is_counted_once_under_its_own_bucket(blocks, random):
     assert made.percentiles().max == max(samples)
 
 
-def test_samples_may_be_appended_between_and_the_list_stays_the_same():
-    made = Histogram()
-    append = made.samples.append
-    for number in range(1, 4):
-        append(1.0)
-        assert made.percentiles().max == 1.0
-        assert made.count == number
-        made.fold()
-    assert made.samples == []
-
-
 def test_O14_what_travels_is_counted():
     made = histogram([0.5, 1.0])
     arrived = pickle.loads(pickle.dumps(made))
@@ -120,10 +109,6 @@ def test_O14_what_travels_is_counted():
     assert arrived.percentiles() == made.percentiles()
     arrived.add(7.0)
     assert (arrived.count, made.count, arrived.percentiles().max) == (3, 2, 7.0)
-
-
-def test_a_clock_that_goes_back_breaks_nothing():
-    assert histogram([-1.0, 0.0]).percentiles().max == 0.0
 
 
 def test_O14_threads_that_read_while_another_counts_cost_no_sample():
