@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncFunction, AsyncWaitOperator, BatchAsyncFunction, FunctionError, Record
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, BatchAsyncFunction, FunctionError
 from tests.operator.attempts import MODES, retry
 from tests.operator.helpers import Doors, Life, collect, forever, nap, now, others, raising, same, virtual
 
@@ -64,18 +64,6 @@ async def passed_on(elements: AsyncIterator[Any]) -> AsyncIterator[Any]:
 def numbers(how: str) -> Iterator[int]:
     yield from range(10_000 if how != "failed above" else 5)
     raise ZeroDivisionError
-
-
-@virtual
-async def test_O13_each_value_goes_once_through_a_chain_with_its_timestamp():
-    async def double(value: int) -> int:
-        await asyncio.sleep(value % 3)
-        return value * 2
-
-    upper = AsyncWaitOperator(double, capacity=6)
-    lower = AsyncWaitOperator(double, mode="unordered", capacity=3)
-    got = await collect(lower.process(upper.process(Record(5 + n, n) for n in range(5))))
-    assert sorted(got, key=lambda record: record.timestamp) == [Record(20 + 4 * n, n) for n in range(5)]
 
 
 @pytest.mark.parametrize("between", ["nothing", "a generator"])
