@@ -21,7 +21,6 @@ from asyncio_operator import (
     EnricherError,
     FixedBackoff,
     FunctionError,
-    RateLimit,
     ResultError,
     Retry,
     StateError,
@@ -463,28 +462,12 @@ async def test_a_key_that_cannot_be_hashed_is_named() -> None:
         ({"cache": 5}, "cache is 5; it must be a Cache, True, or None"),
         ({"retry": Cache()}, "retry is Cache"),
         ({"batching": Batching()}, "takes one key at a time"),
-        ({"capacity": 0}, "capacity is 0;"),
-        ({"timeout": -1}, "timeout is -1;"),
         ({"clock": 5}, "clock is 5;"),
     ],
 )
 def test_a_wrong_option_is_told_when_it_is_made(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Lookup(Recorded(slowly), **options)
-
-
-@pytest.mark.parametrize(
-    ("short", "long"),
-    [
-        ({"cache": True}, {"cache": Cache()}),
-        ({"cache": False}, {"cache": None}),
-        ({"retry": 2}, {"retry": Retry(2)}),
-        ({"rate_limit": 9}, {"rate_limit": RateLimit(9)}),
-    ],
-    ids=repr,
-)
-def test_an_option_in_short_is_taken_for_what_it_means(short: dict[str, Any], long: dict[str, Any]) -> None:
-    assert Lookup(Recorded(slowly), **short)._options == Lookup(Recorded(slowly), **long)._options
 
 
 def test_what_is_no_enricher_is_told_when_it_is_made() -> None:
