@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import CacheOnDisk, open_cache
-from asyncio_operator.state import RocksDBOptions
+from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.rocksdb import use_order
+from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import OneByOne
 from tests.state import invariants
@@ -170,7 +171,7 @@ MEMORY = """
 import sys
 from asyncio_operator import Cache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.state import RocksDBOptions
+from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -195,6 +196,27 @@ def test_S14_a_cache_on_disk_takes_no_memory_for_its_keys(tmp_path):
         command, env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 10 * MIB  # 50,000 keys; 328 bytes for each were 16 MB.
+
+
+def test_the_database_of_an_order_is_the_backends(tmp_path, monkeypatch):
+    with RocksDBStateBackend(tmp_path / "state") as backend:
+        order = backend.order_of_use()
+        for slot in (b"a", b"b", b"c"):
+            order.put(slot, backend.new_batch())
+        order.use(b"a")
+        assert order.oldest() == b"b"
+        order.remove(b"b", backend.new_batch())
+        order.remove(b"b", backend.new_batch())
+        assert (len(order), order.oldest()) == (2, b"c")
+        order.flush()
+        invariants.check(order)
+    with RocksDBStateBackend(tmp_path / "state") as backend:
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "scan", lambda *args: pytest.fail("it counts"))
+            order = backend.order_of_use()
+        assert (len(order), order.oldest()) == (2, b"c")
+        order.use(b"c")
+        assert order.oldest() == b"a"
 
 
 @pytest.mark.parametrize("step", ["get", "stale", "is_old", "put"])

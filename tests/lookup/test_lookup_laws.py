@@ -394,6 +394,15 @@ async def test_closing_cancels_what_runs_and_tells_those_who_wait() -> None:
 
 
 @virtual
+async def test_an_enricher_that_fails_to_open_is_closed() -> None:
+    enricher = Life(slowly, open=OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        async with Lookup(enricher):
+            pass
+    assert enricher.steps == ["open", "close"]
+
+
+@virtual
 async def test_an_error_that_asks_the_process_to_end_ends_the_lookup_for_all() -> None:
     async def answer(key: Any) -> Any:
         await asyncio.sleep(key)
@@ -565,7 +574,6 @@ async def test_O8_an_error_of_close_is_a_note_on_that_of_open() -> None:
     with pytest.raises(OSError, match="refused") as caught:
         await Lookup(enricher).open()
     assert "not open" in caught.value.__notes__[0]
-    assert enricher.steps == ["open", "close"]
 
 
 @virtual

@@ -312,6 +312,17 @@ async def test_X7_cancelled_at_any_moment_it_leaves_no_call(ordered: bool, steps
     assert len(enricher.calls) == calls
 
 
+@virtual
+async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
+    enricher = Recorded(lambda key: forever())
+    source = Source(batches_of(3), error=EOFError("Spark is gone"))
+    options = LookupOptions()
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
+    with pytest.raises(EOFError, match="Spark is gone"):
+        await pipeline.run()
+    assert (len(enricher.calls), enricher.running) == (3, 0)
+
+
 # -- everything at once
 
 

@@ -120,6 +120,7 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
     ("options", "message"),
     [
         ({"capacity": 0}, "capacity is 0; it must be an int of at least 1"),
+        ({"buffer": 0}, "buffer is 0; it must be an int of at least 1"),
         ({"timeout": -1}, "timeout is -1; it must be a number of seconds or a timedelta, finite and not negative"),
         ({"mode": "sorted"}, """mode is 'sorted'; it must be "ordered" | "unordered\""""),
         ({"how": "outer"}, """how is 'outer'; it must be "left" | "inner" | "required\""""),

@@ -67,6 +67,7 @@ def test_X4_a_type_that_is_none_is_refused(given: Any, says: str) -> None:
         ("capacity", 0),
         ("retry", 2.5),
         ("batching", Batching()),
+        ("rate_limit", 0),
     ],
 )
 def test_X4_what_the_operator_refuses_is_refused_with_its_words(option: str, value: Any) -> None:
