@@ -1,4 +1,4 @@
-"""Both backends at once against dictionaries: S and E11, with moves, crashes and times to live among the rules."""
+"""Keyed state and time to live: the contract of the laws for each backend, and a state machine against dictionaries."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ from asyncio_operator.state import (
     restore_checkpoint,
 )
 from asyncio_operator.state.keys import serialize_key
+from asyncio_operator.testing.state_contract import LAWS, check_state_backend
 from asyncio_operator.testing.time import ManualClock
 
 TOUCH = UpdateType.ON_READ_AND_WRITE
@@ -417,3 +418,16 @@ def test_S_E_E8_E11_state_machine_against_dictionaries(ttls, switches):
     """Nothing is lost before its time, and afterwards everything is as if never written."""
     machine = type("Machine", (BackendMachine,), {"ttls": ttls, "switches": switches})
     run_state_machine_as_test(machine, settings=settings(max_examples=7, stateful_step_count=25, deadline=None))
+
+
+# -- the laws of keyed state and of time to live, one test per law and backend
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_S_E_contract(law, make):
+    law(make)
+
+
+def test_check_state_backend_takes_a_class_or_a_function_with_keywords():
+    check_state_backend(HeapStateBackend)
+    check_state_backend(lambda **options: HeapStateBackend(**options))  # noqa: PLW0108 - the point is that it is one
