@@ -54,6 +54,13 @@ def test_E2_what_is_written_meanwhile_outlives_the_touch_of_an_iteration(old, ne
     assert repr(entries.get("x")) == repr(new)
 
 
+def test_E9_no_default_with_time_to_live(make):
+    backend = make()
+    backend.set_current_key(1)
+    assert backend.value_state(ValueStateDescriptor("with", default=5, ttl=StateTtlConfig(1))).value() is None
+    assert backend.value_state(ValueStateDescriptor("without", default=5)).value() == 5
+
+
 def test_E10_time_is_the_clocks_in_whole_milliseconds(make):
     clock = ManualClock(0.0)
     backend = make(clock=clock)
