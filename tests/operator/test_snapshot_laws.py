@@ -42,6 +42,27 @@ async def restored(snapshot: OperatorSnapshot, rest: Any = (), function: Any = s
 
 
 @virtual
+async def test_O10_it_holds_inputs_with_timestamps_and_watermarks_in_a_replayable_order(any_mode):
+    elements = [Record(1, 10), Watermark(10), 2, Record(3, None), Watermark(12)]
+    operator = AsyncWaitOperator(forever, **any_mode)
+    first = asyncio.ensure_future(anext(run := operator.process(elements)))
+    await asyncio.sleep(1)
+    snapshot = operator.snapshot()
+    assert [element for element, _ in snapshot.elements] == elements
+    assert len(snapshot) == 5
+    await stop(run, first)
+    assert await restored(snapshot, **any_mode) == elements
+
+
+@virtual
+async def test_O10_restored_elements_go_in_before_new_input(any_mode):
+    script = Script({})
+    snapshot = OperatorSnapshot(((1, 0), (2, 0)))
+    assert await restored(snapshot, [3, 4], script, capacity=1, **any_mode) == [1, 2, 3, 4]
+    assert [value for value, _ in script.starts] == [1, 2, 3, 4]
+
+
+@virtual
 async def test_O10_it_holds_elements_in_back_off_with_their_attempts(any_mode):
     got: list[Any] = []
     script = Script({0: [BAD, BAD, OK], 1: [BAD, Act(50.0)], 2: [OK], 3: [Act(50.0)]})

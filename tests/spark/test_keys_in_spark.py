@@ -45,11 +45,12 @@ def test_X6_rows_whose_key_has_failed_are_dropped_by_the_join(spark: SparkSessio
 
 @pytest.mark.parametrize("strategy", ["inline", "distinct"])
 def test_L1_a_null_in_an_optional_part_is_sent_and_joined(spark: SparkSession, strategy: Any, tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
     def answer(request: FakeRequest) -> Any:
         asked.append(request.body)
         return {"ticket": request.body.decode()}
 
-    asked: list[bytes] = []
     rows = [(1, "x"), (2, None), (2, None), (None, "y"), (3, "null")]
     df = in_partitions(spark, rows, "id int, note string", 1)
     with FakeService(handler=answer) as service:
