@@ -270,10 +270,16 @@ def cause_of(error: BaseException, dsn: str) -> Cause:
         case ConnectionError() if "rejected SSL upgrade" in str(error):
             return NO_TLS
         case OSError():
-            is_of_a_file = isinstance(
-                error, FileNotFoundError | NotADirectoryError | PermissionError | IsADirectoryError
-            )
-            return (_file(dsn) if is_of_a_file else None) or NOT_REACHABLE
+            if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError | IsADirectoryError):
+                options = options_of(dsn)
+                for name in FILES:
+                    path = options.get(name)
+                    if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+                        return Cause(
+                            f"{name} in the dsn is {path!r}, which this process cannot read; it must be on every "
+                            "machine"
+                        )
+            return NOT_REACHABLE
         case asyncpg.TargetServerAttributeNotMatched():
             return NO_SUCH_SERVER
         case asyncpg.InterfaceError() | asyncpg.InternalClientError():
@@ -295,13 +301,4 @@ def _option(error: asyncpg.PostgresError, dsn: str) -> Cause | None:
                 f"the option {name!r} of the dsn is unknown to asyncpg, which sent it as a setting, and the server "
                 f"refuses that; {remedy}"
             )
-    return None
-
-
-def _file(dsn: str) -> Cause | None:
-    options = options_of(dsn)
-    for name in FILES:
-        path = options.get(name)
-        if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
-            return Cause(f"{name} in the dsn is {path!r}, which this process cannot read; it must be on every machine")
     return None

@@ -103,7 +103,17 @@ class FakeEnricher(Enricher):
             raise not_installed("FakeEnricher", "pyarrow", "spark") from error
         if not isinstance(rows, Mapping):
             raise must_be("rows", rows, "a mapping of keys to rows")
-        given = [row for found in rows.values() for row in _rows(found)]
+        given: list[Row] = []
+        for found in rows.values():
+            if isinstance(found, Mapping):
+                given.append(found)
+            elif isinstance(found, Sequence) and all(isinstance(row, Mapping) for row in found):
+                given.extend(found)
+            elif found is not None:
+                raise ConfigurationError(
+                    f"rows contains {describe(found)}; each value must be a row (a mapping), a sequence of rows, or "
+                    "None"
+                )
         latency = latency if callable(latency) else duration("latency", latency)
         if callable(latency):
             plain_function("latency", latency, "seconds, or a function of a random.Random", "a random.Random")
@@ -193,16 +203,6 @@ class FakeEnricher(Enricher):
 
     def __repr__(self) -> str:
         return f"FakeEnricher({len(self.rows)} keys, {', '.join(self._schema.names)})"
-
-
-def _rows(found: Found) -> Sequence[Row]:
-    if found is None or isinstance(found, Mapping):
-        return () if found is None else (found,)
-    if isinstance(found, Sequence) and all(isinstance(row, Mapping) for row in found):
-        return found
-    raise ConfigurationError(
-        f"rows contains {describe(found)}; each value must be a row (a mapping), a sequence of rows, or None"
-    )
 
 
 def _schema_of(rows: Sequence[Row]) -> pa.Schema:

@@ -120,6 +120,11 @@ class Check:
             found = await self.within(f"lookup({describe(key)})", enricher.lookup(key))
             compare(key, found, self.expected[key])
 
+    async def use(self, enricher: Enricher) -> None:
+        """Open an enricher, look all keys up, and close it."""
+        async with self.opened(enricher):
+            await self.expect(enricher)
+
     def without_secrets(self, text: str) -> str:
         """The text with each secret replaced by ***."""
         for secret in self.secrets:
@@ -354,29 +359,25 @@ async def rule_poison(check: Check) -> None:
     """a key whose lookup fails takes no other key of its batch with it"""
     good = [*check.expected]
     async with check.opened() as enricher:
-        for what, ask in _ways(enricher):
+        ways: list[tuple[str, Ask]] = [("lookup_many()", enricher.lookup_many)]
+        if enricher.lookup_columns is not None:
+            from asyncio_operator.arrow.answer_tables import AnswerTables, ask
+
+            tables = AnswerTables(enricher.key_schema(), enricher.schema(), optional=optional_parts(enricher))
+
+            async def columns(keys: Sequence[Any]) -> Sequence[Any]:
+                # A table has the rows of a key once, however often the batch has it.
+                once = [*dict.fromkeys(keys)]
+                rows = dict(zip(once, await ask(enricher, tables, once), strict=True))
+                return [None if rows[key] is None else rows[key].answer() for key in keys]
+
+            ways.append(("lookup_columns()", columns))
+        for what, way in ways:
             for bad in check.poison:
                 size = min(BATCH, enricher.max_batch) - 1
                 batch = (good * (size // len(good) + 1))[:size]
                 batch.insert(size // 2, bad)
-                await _ask(check, what, ask, batch, bad)
-
-
-def _ways(enricher: Enricher) -> list[tuple[str, Ask]]:
-    ways: list[tuple[str, Ask]] = [("lookup_many()", enricher.lookup_many)]
-    if enricher.lookup_columns is not None:
-        from asyncio_operator.arrow.answer_tables import AnswerTables, ask
-
-        tables = AnswerTables(enricher.key_schema(), enricher.schema(), optional=optional_parts(enricher))
-
-        async def columns(keys: Sequence[Any]) -> Sequence[Any]:
-            # A table has the rows of a key once, however often the batch has it.
-            once = [*dict.fromkeys(keys)]
-            rows = dict(zip(once, await ask(enricher, tables, once), strict=True))
-            return [None if rows[key] is None else rows[key].answer() for key in keys]
-
-        ways.append(("lookup_columns()", columns))
-    return ways
+                await _ask(check, what, way, batch, bad)
 
 
 async def _ask(check: Check, what: str, ask: Ask, batch: Sequence[Any], bad: Any) -> None:

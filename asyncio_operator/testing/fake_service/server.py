@@ -339,9 +339,14 @@ class FakeService:
         path, _, _ = request.target.partition("?")
         if path == "/rows":
             if request.method == "POST":
-                return self._several([_texts(key) for key in request.json()])
-            listed = request.target.partition("keys=")[2].partition("&")[0]
-            return self._several([(unquote(text),) for text in listed.split(",")])
+                keys = [_texts(key) for key in request.json()]
+            else:
+                listed = request.target.partition("keys=")[2].partition("&")[0]
+                keys = [(unquote(text),) for text in listed.split(",")]
+            found = [self._row(key) for key in keys]
+            if self._batch == "list":
+                return FakeAnswer(found)
+            return FakeAnswer({",".join(key): row for key, row in zip(keys, found, strict=True) if row is not None})
         if path.startswith("/rows/"):
             row = self._row(tuple(unquote(part) for part in path.removeprefix("/rows/").split("/")))
             return FakeAnswer({"error": "no such row"}, 404) if row is None else FakeAnswer(row)
@@ -351,12 +356,6 @@ class FakeService:
         if isinstance(given, FakeAnswer):
             return given
         return FakeAnswer({"error": "no such path"}, 404) if given is None else FakeAnswer(given)
-
-    def _several(self, keys: Sequence[tuple[str, ...]]) -> FakeAnswer:
-        found = [self._row(key) for key in keys]
-        if self._batch == "list":
-            return FakeAnswer(found)
-        return FakeAnswer({",".join(key): row for key, row in zip(keys, found, strict=True) if row is not None})
 
     def _row(self, key: tuple[str, ...]) -> Any:
         if len(key) == 1 and key[0] in self.rows:

@@ -302,12 +302,9 @@ def _tightest(states: Sequence[LimitState]) -> Mapping[str, LimitState]:
     return tightest
 
 
-def _return(wait: float) -> dict[str, str]:
-    return {"retry-after": str(math.ceil(wait))}
-
-
-def _return_exactly(wait: float) -> dict[str, str]:
-    return {"retry-after-ms": str(math.ceil(wait * 1000)), **_return(wait)}
+def _return(wait: float, *, exactly: bool = False) -> dict[str, str]:
+    exact = {"retry-after-ms": str(math.ceil(wait * 1000))} if exactly else {}
+    return {**exact, "retry-after": str(math.ceil(wait))}
 
 
 def _openai_headers(states: Sequence[LimitState]) -> dict[str, str]:
@@ -325,7 +322,7 @@ def _openai_refusal(state: LimitState, wait: float) -> FakeAnswer:
         f"{state.allowed - state.remaining:g}. Please try again in {go_duration(wait)}."
     )
     error = {"message": message, "type": state.name, "param": None, "code": "rate_limit_exceeded"}
-    return FakeAnswer({"error": error}, 429, _return_exactly(wait))
+    return FakeAnswer({"error": error}, 429, _return(wait, exactly=True))
 
 
 def _azure_headers(states: Sequence[LimitState]) -> dict[str, str]:
@@ -345,7 +342,7 @@ def _azure_refusal(state: LimitState, wait: float) -> FakeAnswer:
         f"Requests to a fake deployment have exceeded the {state.name} rate limit of your current pricing tier. Please "
         f"retry after {math.ceil(wait)} seconds."
     )
-    return FakeAnswer({"error": {"code": "429", "message": message}}, 429, _return_exactly(wait))
+    return FakeAnswer({"error": {"code": "429", "message": message}}, 429, _return(wait, exactly=True))
 
 
 def _anthropic_headers(states: Sequence[LimitState]) -> dict[str, str]:

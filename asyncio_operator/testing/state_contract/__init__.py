@@ -39,7 +39,12 @@ def check_state_backend(make: Make) -> None:
         signature.bind()
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{shown} cannot be called without arguments ({error}): {example}") from error
-    missing = [keyword for keyword in KEYWORDS if not _takes(signature, keyword)]
+    missing = []
+    for keyword in KEYWORDS:
+        try:
+            signature.bind(**{keyword: None})
+        except TypeError:
+            missing.append(keyword)
     if missing:
         raise ConfigurationError(
             f"{shown} does not take {', '.join(missing)}, so some laws could not be checked: "
@@ -56,11 +61,3 @@ def check_state_backend(make: Make) -> None:
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else describe_error(error)
             raise AssertionError(f"{law.__name__} ({law.__doc__}): {what}") from error
-
-
-def _takes(signature: inspect.Signature, keyword: str) -> bool:
-    try:
-        signature.bind(**{keyword: None})
-    except TypeError:
-        return False
-    return True
