@@ -193,7 +193,7 @@ class StateMigrationError(StateError):
 def describe(value: object, limit: int = 200) -> str:
     """The ``repr`` of a value for a message, cut at `limit` characters. If it fails, the result names the type."""
     try:
-        return _cut(repr(value), limit)
+        return text_of(repr(value), limit)
     except BaseException as error:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
 
@@ -360,11 +360,9 @@ def keep_verdict(made: Made, error: BaseException) -> Made:
 
 
 def text_of(value: object, limit: int = 2000) -> str:
-    """The ``str`` of a value, mostly an error, cut at `limit` characters. It raises what ``str`` raises."""
-    return _cut(str(value), limit)
+    """The ``str`` of a value, mostly an error, cut at `limit` characters. It raises what ``str`` raises.
 
-
-def _cut(text: str, limit: int) -> str:
-    """The text, cut at `limit`. Characters that cannot be encoded, such as a file name's, become their codes."""
-    text = text[: limit + 1].encode("utf-8", "backslashreplace").decode()
+    Characters that cannot be encoded, such as a file name's, become their codes.
+    """
+    text = str(value)[: limit + 1].encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -111,14 +111,15 @@ class OperatorStatistics:
         # Imported here: only a notebook needs it.
         from asyncio_operator.view.tables import html_table
 
-        rows = [(f.name, [_shown(getattr(self, f.name))]) for f in fields(self)]
+        rows = []
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, Latency):
+                shown = ", ".join(f"{part} {1000 * getattr(value, part):,.2f} ms" for part in PERCENTILES)
+            else:
+                shown = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+            rows.append((name, [shown]))
         return html_table([""], rows)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Latency):
-        return ", ".join(f"{f.name} {1000 * getattr(value, f.name):,.2f} ms" for f in fields(value))
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,11 @@ class _Walk:
             yield from self._sequence("tuple", value)
         elif kind is types.CellType:
             # Not numbered: functions that share a variable have one cell, and their copies a cell each.
-            yield from self._sequence("cell", (value.cell_contents,) if _filled(value) else ())
+            try:
+                content: tuple[Any, ...] = (value.cell_contents,)
+            except ValueError:
+                content = ()
+            yield from self._sequence("cell", content)
         elif id(value) in self._seen:
             yield f"seen:{self._seen[id(value)][0]}".encode()
         else:
@@ -94,13 +98,20 @@ class _Walk:
         elif kind is types.MappingProxyType:
             yield from self._items("proxy", dict(value))
         elif isinstance(value, types.ModuleType):
-            yield from self._module(value)
+            yield f"module:{value.__name__}".encode()
+            if not self._can_be_imported(value, value.__name__, ""):
+                members = {name: member for name, member in vars(value).items() if name not in _MODULE_ATTRIBUTES}
+                yield from self._items("members", members)
         elif isinstance(value, type):
             yield from self._class(value)
         elif kind is types.FunctionType:
             yield from self._function(value)
         elif kind is types.CodeType:
-            yield from self._code(value)
+            yield value.co_code
+            yield value.co_exceptiontable
+            counts = (value.co_flags, value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+            names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+            yield from self._sequence("code", (*counts, *names, value.co_consts))
         elif isinstance(value, staticmethod | classmethod):
             yield from self._sequence(kind.__name__, (value.__func__,))
         elif isinstance(value, property):
@@ -125,12 +136,6 @@ class _Walk:
     def _order(self, key: Any) -> tuple[str, str]:
         """Sorts the keys of equal dictionaries into the same order."""
         return ("", key) if type(key) is str else (type(key).__name__, _digest(key, self._by_value))
-
-    def _module(self, module: types.ModuleType) -> Iterator[bytes]:
-        yield f"module:{module.__name__}".encode()
-        if not self._can_be_imported(module, module.__name__, ""):
-            members = {name: member for name, member in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-            yield from self._items("members", members)
 
     def _class(self, cls: type) -> Iterator[bytes]:
         if self._can_be_imported(cls, cls.__module__, cls.__qualname__):
@@ -159,13 +164,6 @@ class _Walk:
         )
         scope = function.__globals__
         yield from self._items("globals", {name: scope[name] for name in _names(function.__code__) if name in scope})
-
-    def _code(self, code: types.CodeType) -> Iterator[bytes]:
-        yield code.co_code
-        yield code.co_exceptiontable
-        counts = (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        yield from self._sequence("code", (*counts, *names, code.co_consts))
 
     def _object(self, value: Any) -> Iterator[bytes]:
         reducer = copyreg.dispatch_table.get(type(value))
@@ -213,11 +211,3 @@ def _names(code: types.CodeType) -> Iterable[str]:
         if isinstance(constant, types.CodeType):
             names.update(_names(constant))
     return names
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

@@ -35,8 +35,13 @@ def missing_here(error: BaseException) -> Missing | None:
     for cause in _led_to(error, contexts=True):
         if isinstance(cause, ModuleNotFoundError) and cause.name:
             return Missing("module", cause.name)
-        if isinstance(cause, KeyError) and _raised_by_environ(cause):
-            return Missing("environment variable", str(cause.args[0]))
+        if isinstance(cause, KeyError):
+            frame = cause.__traceback__
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next  # The innermost frame is the one that raised.
+            # Keys of other dictionaries than ``os.environ`` are not shown: they may hold a secret.
+            if frame is not None and frame.tb_frame.f_code is type(os.environ).__getitem__.__code__:
+                return Missing("environment variable", str(cause.args[0]))
     return None
 
 
@@ -102,14 +107,6 @@ def _led_to(error: BaseException, contexts: bool = False) -> Iterator[BaseExcept
         if before is None and contexts and not cause.__suppress_context__:
             before = cause.__context__
         cause = before
-
-
-def _raised_by_environ(error: KeyError) -> bool:
-    """Whether ``os.environ[name]`` raised it. Keys of other dictionaries are not shown: they may hold a secret."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next  # The innermost frame is the one that raised.
-    return frame is not None and frame.tb_frame.f_code is type(os.environ).__getitem__.__code__
 
 
 P = ParamSpec("P")

@@ -36,7 +36,16 @@ def lazy(
         elif name in places:
             value = member(places[name], name, *libraries.get(places[name], ()))
         else:
-            value = _submodule(module, name)
+            full = f"{module}.{name}"
+            absent = AttributeError(f"module {module!r} has no attribute {name!r}")
+            if name.startswith("_"):
+                raise absent
+            try:
+                value = import_module(full)
+            except ModuleNotFoundError as error:
+                if error.name != full:
+                    raise
+                raise absent from None
         setattr(sys.modules[module], name, value)
         return value
 
@@ -65,14 +74,3 @@ def member(place: str, name: str, library: str = "", extra: str = "") -> Any:
 
         with needs(name, library or place, extra):
             raise
-
-
-def _submodule(module: str, name: str) -> Any:
-    full = f"{module}.{name}"
-    if not name.startswith("_"):
-        try:
-            return import_module(full)
-        except ModuleNotFoundError as error:
-            if error.name != full:
-                raise
-    raise AttributeError(f"module {module!r} has no attribute {name!r}")

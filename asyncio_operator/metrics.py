@@ -123,7 +123,17 @@ class Histogram:
             buckets = Counter(struct.unpack(f">{count}H", pairs))
         else:
             base = first[0] << 8
-            buckets = Counter({base | byte: times for byte, times in _of_each_byte(second).items()})
+            buckets = Counter()
+            # Durations of one kind of call have few different bytes, and to delete all of one costs a tenth of counting
+            # them.
+            left = second
+            for _ in range(FEW_BYTES):
+                if left:
+                    rest = left.translate(None, left[:1])
+                    buckets[base | left[0]] = len(left) - len(rest)
+                    left = rest
+            for byte, times in Counter(left).items():
+                buckets[base | byte] = times
             for other in set(others):
                 at = first.find(other)
                 while at >= 0:
@@ -170,19 +180,6 @@ class Histogram:
                 found.append(min(_middle(bucket), largest))
         p50, p95, p99 = found or [0.0, 0.0, 0.0]
         return Latency(p50=p50, p95=p95, p99=p99, max=largest)
-
-
-def _of_each_byte(data: bytes) -> dict[int, int]:
-    """How often each byte occurs. Durations of one kind of call have few different ones, and to delete all of one costs
-    a tenth of counting them."""
-    found: dict[int, int] = {}
-    for _ in range(FEW_BYTES):
-        if not data:
-            return found
-        rest = data.translate(None, data[:1])
-        found[data[0]] = len(data) - len(rest)
-        data = rest
-    return found | Counter(data)
 
 
 def _bucket(sample: float) -> int:

@@ -76,7 +76,16 @@ def stand_in(error: BaseException) -> FunctionError:
     keep_verdict(same, error)
     before = [one for one in (error.__cause__, error.__context__) if one is not None]
     cause = [*before, error][0]
-    same.__cause__ = keep_verdict(OriginalError(_readable(cause)), cause)
+    try:
+        lines = "".join(traceback.format_exception(cause)).split("\n")
+    except BaseException:
+        text = describe_error(cause)
+    else:
+        text = "\n".join([text_of(line, LONGEST_LINE) for line in lines])
+        if len(text) > MOST_TEXT:
+            text = f"{text[: MOST_TEXT // 2]}\n...\n{text[-MOST_TEXT // 2 :]}"
+        text = f"\n\n{text}"
+    same.__cause__ = keep_verdict(OriginalError(text), cause)
     same.__traceback__ = error.__traceback__
     # The traceback contains paths of source files, which may be the text that cannot be encoded.
     return same if _is_text(same) else same.with_traceback(None)
@@ -119,18 +128,6 @@ def _escape(error: BaseException) -> None:
             setattr(error, name, escaped(value))
     if hasattr(error, "__notes__"):
         error.__notes__ = list(map(escaped, error.__notes__))
-
-
-def _readable(error: BaseException) -> str:
-    """The traceback with long lines cut, and without characters that cannot be encoded."""
-    try:
-        lines = "".join(traceback.format_exception(error)).split("\n")
-    except BaseException:
-        return describe_error(error)
-    text = "\n".join([text_of(line, LONGEST_LINE) for line in lines])
-    if len(text) > MOST_TEXT:
-        text = f"{text[: MOST_TEXT // 2]}\n...\n{text[-MOST_TEXT // 2 :]}"
-    return f"\n\n{text}"
 
 
 # -- tracebacks without the frames of this library

@@ -59,17 +59,7 @@ def observed(invoke: Invoke, name: str, attributes: Callable[[], Attributes] = d
     """The same calls, each with a span, the first one with a line in the log; `invoke` itself where no provider is set
     and the log is off. `name` is that of what is called. `attributes` returns what all calls have in common; it is
     called once, if there are spans. `many`: `invoke` takes a list of keys."""
-    if calls_logger.isEnabledFor(logging.INFO):
-        invoke = _with_first_logged(invoke, name)
-    if not providers():
-        return invoke
-    from asyncio_operator.telemetry.spans import ObservedCalls
-
-    return ObservedCalls(invoke, name, attributes(), many).call
-
-
-def _with_first_logged(invoke: Invoke, name: str) -> Invoke:
-    logged = False
+    logged = not calls_logger.isEnabledFor(logging.INFO)
 
     async def call(value: Any) -> Any:
         nonlocal logged
@@ -83,7 +73,12 @@ def _with_first_logged(invoke: Invoke, name: str) -> Invoke:
         finally:
             calls_logger.info("the first call of %s has ended, after %.3f s", name, monotonic() - begun)
 
-    return call
+    shown = invoke if logged else call
+    if not providers():
+        return shown
+    from asyncio_operator.telemetry.spans import ObservedCalls
+
+    return ObservedCalls(shown, name, attributes(), many).call
 
 
 def counted(name: str, read: Callable[[], Figures]) -> AbstractContextManager[None]:

@@ -75,6 +75,7 @@ def inject() -> Propagated | None:
 @contextmanager
 def in_task(propagated: Propagated | None) -> Iterator[None]:
     """The frame of a task, on its main thread: sets up its process before, and exports its spans afterwards."""
+    global _flushing
     function, name = (None, "") if propagated is None or propagated.set_up is None else propagated.set_up
     if function is not None and name not in _done:
         _done.add(name)
@@ -89,7 +90,21 @@ def in_task(propagated: Propagated | None) -> Iterator[None]:
     try:
         yield
     finally:
-        _flush()
+        set_here = providers()
+        if set_here and (_flushing is None or not _flushing.is_alive()):
+
+            def flush() -> None:
+                for provider in set_here:
+                    if hasattr(provider, "force_flush"):
+                        try:
+                            provider.force_flush()
+                        except Exception as error:
+                            log_once("a provider of OpenTelemetry has not exported what it holds", error)
+
+            # In a thread: a collector that does not answer must not hold a task.
+            _flushing = threading.Thread(target=flush, name="asyncio-operator-telemetry", daemon=True)
+            _flushing.start()
+            _flushing.join(FLUSH)
 
 
 @contextmanager
@@ -106,23 +121,3 @@ def extracted(propagated: Propagated | None) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
-
-
-def _flush() -> None:
-    global _flushing
-    set_here = providers()
-    if not set_here or (_flushing is not None and _flushing.is_alive()):
-        return
-
-    def flush() -> None:
-        for provider in set_here:
-            if hasattr(provider, "force_flush"):
-                try:
-                    provider.force_flush()
-                except Exception as error:
-                    log_once("a provider of OpenTelemetry has not exported what it holds", error)
-
-    # In a thread: a collector that does not answer must not hold a task.
-    _flushing = threading.Thread(target=flush, name="asyncio-operator-telemetry", daemon=True)
-    _flushing.start()
-    _flushing.join(FLUSH)

@@ -117,7 +117,11 @@ class ObservedCalls:
         except BaseException as error:
             problem = str(said.setdefault("error.type", _error_type(error, said)))
             labels = {**labels, "error.type": problem}
-            span.set_status(StatusCode.ERROR, _text(error))
+            try:
+                text = text_of(error, LONGEST_TEXT)
+            except BaseException:  # What its `__str__` raises must not take the place of the error.
+                text = ""
+            span.set_status(StatusCode.ERROR, text)
             instruments.errors.add(1, labels)
             raise
         finally:
@@ -142,13 +146,6 @@ class ObservedCalls:
         else:
             return
         instrument.record(duration, {name: found[name] for name in (*names, "error.type") if name in found})
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return text_of(error, LONGEST_TEXT)
-    except BaseException:  # What its `__str__` raises must not take the place of the error.
-        return ""
 
 
 def _error_type(error: BaseException, said: dict[str, Any]) -> str:

@@ -149,11 +149,7 @@ def write_chrome(story: Story, path: str | os.PathLike[str]) -> None:
 
 
 def _chrome_event(phase: str, name: str, time: float, process: int, thread: int, **rest: Any) -> Json:
-    return {"ph": phase, "name": name, "ts": _micros(time), "pid": process, "tid": thread, **rest}
-
-
-def _micros(seconds: float) -> float:
-    return round(seconds * 1e6, 3)
+    return {"ph": phase, "name": name, "ts": round(time * 1e6, 3), "pid": process, "tid": thread, **rest}
 
 
 def _named(kind: str, name: str, process: int, thread: int = 0) -> Json:
@@ -166,35 +162,31 @@ def _named(kind: str, name: str, process: int, thread: int = 0) -> Json:
 def _calls(story: Story) -> Iterator[Json]:
     yield _named("process_name", "calls", CALLS)
     # Calls of one track do not overlap: each takes the first free track.
-    tracks: list[list[tuple[Life, Attempt]]] = []
+    tracks: list[list[tuple[Life, Attempt, float]]] = []
     every = [(life, call) for life in story.lives for call in life.calls]
     for life, call in sorted(every, key=lambda pair: pair[1].start):
-        track = next((track for track in tracks if _slot_free(story, track[-1][1]) <= call.start), None)
+        free = max(call.until(story.end), call.returned or 0.0)
+        track = next((track for track in tracks if track[-1][2] <= call.start), None)
         if track is None:
             tracks.append(track := [])
-        track.append((life, call))
+        track.append((life, call, free))
     for thread, calls in enumerate(tracks, start=1):
         yield _named("thread_name", f"calls {thread}", CALLS, thread)
         yield {**_named("thread_sort_index", "", CALLS, thread), "args": {"sort_index": thread}}
-        for life, call in calls:
+        for life, call, free in calls:
             args = {"element": life.element, "value": life.value, "attempt": call.number, "outcome": call.outcome}
             args |= {"key": life.key} if life.key is not None else {}
             args |= {"text": call.text} if call.text else {}
             args |= {"copy": True} if any(call is copy for copy in life.copies) else {}
-            free = _slot_free(story, call)
             yield _slice(life.value, call.start, free, thread, args, call.outcome)
             if call.lingered is not None:
                 args = {"element": life.element}
                 yield _slice(SPANS["ignored"].label, call.until(story.end), free, thread, args, "ignored")
 
 
-def _slot_free(story: Story, call: Attempt) -> float:
-    return max(call.until(story.end), call.returned or 0.0)
-
-
 def _slice(name: str, start: float, end: float, thread: int, args: Json, category: str) -> Json:
     # The end is rounded, not the duration, so that an inner event does not stick out.
-    duration = round(_micros(end) - _micros(start), 3)
+    duration = round(round(end * 1e6, 3) - round(start * 1e6, 3), 3)
     return _chrome_event("X", name, start, CALLS, thread, dur=duration, args=args, cat=category)
 
 

@@ -34,6 +34,7 @@ DOTS_PER_INCH = 150
 VISIBLE = 1 / 500
 """Part of the width. A shorter wait is drawn as one or two pixels; the legend leaves it out, as no reader finds it."""
 MILLISECONDS = 1e3
+LEGEND = (*SPANS, *MARKS, "watermark", *CIRCUIT)  # Names of looks, in the order of a legend.
 
 
 def write(
@@ -87,7 +88,8 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
     if title:
         figure.suptitle(title, parse_math=False)
     beside = 5 if columns == 1 else 2 * columns
-    figure.legend(handles=_in_order(found), loc="outside lower center", ncols=beside, frameon=False)
+    handles = [found[name] for name in LEGEND if name in found]
+    figure.legend(handles=handles, loc="outside lower center", ncols=beside, frameon=False)
     return figure
 
 
@@ -95,11 +97,8 @@ def draw(axes: Axes, story: Story, title: str, legend: bool) -> None:
     """Draw a run into axes, with a legend of its colours beside it if `legend`."""
     found = _draw(axes, story, title)
     if legend and found:
-        axes.legend(handles=_in_order(found), loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-
-
-def _in_order(found: dict[str, Any]) -> list[Any]:
-    return [found[name] for name in (*SPANS, *MARKS, "watermark", *CIRCUIT) if name in found]
+        handles = [found[name] for name in LEGEND if name in found]
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
 def _draw(axes: Axes, story: Story, title: str) -> dict[str, Any]:
@@ -244,7 +243,13 @@ def _label(axes: Axes, story: Story, rows: int, title: str) -> None:
     axes.set_axisbelow(True)
     if rows <= LABELLED_ROWS:
         named = len({life.value for life in lives}) == len(lives)
-        words = [_words(life.element, life.value, named) for life in lives[:rows]]
+        words = []
+        for life in lives[:rows]:
+            whole = len(life.value) <= 24
+            value = life.value if whole else life.value[:21] + "..."
+            # Its number is added unless the value is that number, or values name all elements.
+            alone = value == str(life.element) or (named and whole)
+            words.append(value if alone else f"{value}  #{life.element}")
         axes.set_yticks(range(rows), words, parse_math=False)
         axes.tick_params(axis="y", length=0, labelsize="small")
     else:
@@ -260,10 +265,3 @@ def _width(story: Story) -> float:
     if len(story.lives) > MAX_ROWS:
         end = max(span.end for life in story.lives[:MAX_ROWS] for span in life.spans(story.end))
     return max(end * MILLISECONDS * 1.01, 1e-6)
-
-
-def _words(element: int, value: str, named: bool) -> str:
-    """The value of an element. Its number is added unless the value is that number, or values name all elements."""
-    whole = len(value) <= 24
-    value = value if whole else value[:21] + "..."
-    return value if value == str(element) or (named and whole) else f"{value}  #{element}"
