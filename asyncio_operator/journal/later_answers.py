@@ -275,7 +275,8 @@ class LaterKeys:
         gone."""
         kept = set(names)
         self._files = {name: groups for name, groups in self._files.items() if name in kept}
-        self._bytes = sum(map(_size, self._files.values()))
+        arrays = [array for groups in self._files.values() for array in groups]
+        self._bytes = sum(array.nbytes + PER_ROW * len(array) for array in arrays)
         for name in names:
             if name in self._files or self._bytes >= MOST_BYTES:
                 continue
@@ -290,7 +291,7 @@ class LaterKeys:
                     table = read_columns(file, group, self._description.keys.names, self._description)
                     read.append(key_array([column.combine_chunks() for column in table.columns]))
             self._files[name] = read
-            self._bytes += _size(read)
+            self._bytes += sum(array.nbytes + PER_ROW * len(array) for array in read)
         self._groups = [(name, group) for name, groups in self._files.items() for group in range(len(groups))]
         arrays = [array for groups in self._files.values() for array in groups]
         self._starts = np.cumsum([0, *map(len, arrays)])
@@ -311,7 +312,3 @@ class LaterKeys:
                 number = int(group_of[start])
                 name, group = self._groups[number]
                 yield Hits(name, group, rows[start:end] - self._starts[number], codes[start:end])
-
-
-def _size(groups: list[pa.Array]) -> int:
-    return sum(array.nbytes + PER_ROW * len(array) for array in groups)

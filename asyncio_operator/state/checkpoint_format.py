@@ -73,12 +73,15 @@ class CheckpointFiles:
                 self._rows = HeapSnapshot(self.max_parallelism, self.key_groups, sequence, states, groups)
             elif state["kind"] != "rocksdb":
                 raise ValueError(state["kind"])
-            files = manifest["files"]
-            sizes = {name: (size, _size(path / name)) for name, size in files.items()}
+            files = dict(manifest["files"].items())
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             what = f"{MANIFEST} does not have the fields of a checkpoint, or not their types"
             raise damaged(path, what) from error
-        for name, (size, found) in sizes.items():
+        for name, size in files.items():
+            try:
+                found = (path / name).stat().st_size if (path / name).is_file() else None
+            except OSError:
+                found = None
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes, not {size}"
                 raise damaged(path, f"the file {name} {what}")
@@ -183,11 +186,3 @@ def _other_version(path: Path, has: str, known: int) -> StateError:
     return StateError(
         f"the checkpoint {path} has {has}, this version reads {known}: restore it with the version that wrote it"
     )
-
-
-def _size(path: Path) -> int | None:
-    """The size of a file; None if there is none."""
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except OSError:
-        return None

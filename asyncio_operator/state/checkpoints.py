@@ -32,7 +32,7 @@ from asyncio_operator.state.checkpoint_format import (
     write_manifest,
     write_segments,
 )
-from asyncio_operator.state.descriptors import QUEUE, StateMeta
+from asyncio_operator.state.descriptors import QUEUE, ROLES, StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange, group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
@@ -45,7 +45,7 @@ from asyncio_operator.state.layout import (
     stamped_at,
 )
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
-from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot
+from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 
 IN_STATE = " in the state"  # Ends the kind of a service whose timers are kept by the backend.
 
@@ -258,7 +258,17 @@ class InFlightElements:
     ) -> Callable[[], None]:
         if self.snapshot != OperatorSnapshot():
             raise StateError(f"{self!r} has elements already: restore a checkpoint into InFlightElements()")
-        found = [self._parsed(data) for _, data in sorted(groups.items())]
+        found = []
+        for _, data in sorted(groups.items()):
+            try:
+                body = BUILTIN.deserialize(data)
+                if body["format"] != ELEMENTS_FORMAT:
+                    has = describe(body["format"])
+                    raise StateError(f"elements of format {has}, this version reads {ELEMENTS_FORMAT}")
+                elements = tuple((self._read(parts), int(attempts)) for parts, attempts in body["elements"])
+                found.append(OperatorSnapshot(elements, tuple(self._read(parts) for parts in body["collected"])))
+            except (LookupError, TypeError, ValueError, StateError) as error:
+                raise StateError(f"{describe(data)} does not hold elements of an operator: {error}") from error
         marked = any(type(element) is Watermark for each in found for element, _ in each.elements)
         if len(found) > 1 and marked:
             raise StateError(
@@ -287,18 +297,6 @@ class InFlightElements:
             return Watermark(parts[0])
         value = self._serializer.deserialize(parts[0])
         return Record(value, parts[1]) if len(parts) == 2 else value
-
-    def _parsed(self, data: bytes) -> OperatorSnapshot:
-        try:
-            body = BUILTIN.deserialize(data)
-            if body["format"] != ELEMENTS_FORMAT:
-                raise StateError(f"elements of format {describe(body['format'])}, this version reads {ELEMENTS_FORMAT}")
-            return OperatorSnapshot(
-                tuple((self._read(parts), int(attempts)) for parts, attempts in body["elements"]),
-                tuple(self._read(parts) for parts in body["collected"]),
-            )
-        except (LookupError, TypeError, ValueError, StateError) as error:
-            raise StateError(f"{describe(data)} does not hold elements of an operator: {error}") from error
 
     def __repr__(self) -> str:
         return f"<InFlightElements, {len(self.snapshot.elements)} of them>"
@@ -408,9 +406,10 @@ class SnapshotReader:
         return self._entries(state, meta)
 
     def _entries(self, state: str, meta: StateMeta) -> Iterator[StateEntry]:
-        decode = self._decoder(meta, "value serialiser")
-        decode_key = self._decoder(meta, "key serialiser") if meta.kind == "map" else None
-        for address, stored in self._rows(state):
+        found = [self._serializers.get(meta.serializers[role]) for role in ROLES[meta.kind]]
+        decode, *others = [bytes if one is None else one.deserialize for one in found]
+        decode_key = others[0] if others else None  # Of a map.
+        for address, stored in self._snapshot.rows(state, self._snapshot.key_groups):
             try:
                 key, namespace, length = parse_slot(address, self._width)
                 written = stamped_at(stored)[0] - STAMP_BIAS if meta.ttl else NOT_BEGUN
@@ -427,15 +426,11 @@ class SnapshotReader:
     def _slots(self, state: str) -> Iterator[tuple[Key, bytes]]:
         """Key and namespace of each slot, once: the entries of a slot are neighbours."""
         slot = None
-        for address, _ in self._rows(state):
+        for address, _ in self._snapshot.rows(state, self._snapshot.key_groups):
             if slot is None or not address.startswith(slot):
                 key, namespace, length = parse_slot(address, self._width)
                 slot = address[:length]
                 yield key, namespace
-
-    def _rows(self, state: str) -> Iterator[Row]:
-        # In the order of addresses, in which the entries of a slot are neighbours.
-        return self._snapshot.rows(state, self._snapshot.key_groups)
 
     def _meta(self, state: str) -> StateMeta:
         meta = self._known().get(state)
@@ -446,10 +441,6 @@ class SnapshotReader:
 
     def _known(self) -> dict[str, StateMeta]:
         return {name: meta for name, meta in self._snapshot.states.items() if meta.kind != QUEUE}
-
-    def _decoder(self, meta: StateMeta, role: str) -> Callable[[bytes], Any]:
-        serializer = self._serializers.get(meta.serializers[role])
-        return bytes if serializer is None else serializer.deserialize
 
     def __repr__(self) -> str:
         return f"<SnapshotReader of {self._snapshot!r}>"

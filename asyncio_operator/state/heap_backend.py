@@ -225,26 +225,21 @@ class Round:
                 self._next = end
             else:
                 for _ in range(end - self._next):
-                    self._look(deadline, now, discard)
+                    time = times[self._next]
+                    if time == NOT_BEGUN:
+                        time = times[self._next] = self._records[self._next][0] = now
+                    if time <= deadline:
+                        discard(self._records[self._next])
+                        # The last record is now at this place. It is next, unless it was added after the round began.
+                        if len(times) < self._end:
+                            continue
+                    else:
+                        self._oldest = min(self._oldest, time)
+                    self._next += 1
             if self._next >= min(self._end, len(times)):
                 oldest = self._oldest
         # An empty table has no oldest entry, and later ones are stamped `now` or later.
         return oldest if times else now
-
-    def _look(self, deadline: int, now: int, discard: Callable[[Record], None]) -> None:
-        """Discards the next record if it has expired, or counts it for the bound and moves on; begins its life before
-        that."""
-        time = self._times[self._next]
-        if time == NOT_BEGUN:
-            time = self._times[self._next] = self._records[self._next][0] = now
-        if time <= deadline:
-            discard(self._records[self._next])
-            # The last record is now at this place. It is next, unless it was added after the round began.
-            if len(self._times) < self._end:
-                return
-        else:
-            self._oldest = min(self._oldest, time)
-        self._next += 1
 
 
 _by_sub = itemgetter(0)

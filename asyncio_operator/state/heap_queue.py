@@ -86,7 +86,12 @@ class OrderedEntries:
             block = self._blocks[place - 1]
             del block[entry[1]]
             if len(block) <= BLOCK // 8:
-                self._join(place - 1)
+                before = self._blocks[place - 2] if place > 1 else {}
+                joined = place > 1 and len(before) + len(block) <= BLOCK // 2
+                if joined:
+                    before |= block
+                if joined or not block:
+                    del self._blocks[place - 1], self._bounds[place - 1], self._priorities[place - 1]
             return False
         position = bisect_left(self.front, entry)
         del self.front[position]
@@ -121,15 +126,6 @@ class OrderedEntries:
         self._bounds.insert(place, entries[0][:2])
         self._priorities.insert(place, entries[0][0])
         self._blocks.insert(place, {entry[1]: entry for entry in entries})
-
-    def _join(self, place: int) -> None:
-        """Join a block that has few entries with the one before it, if both are short; drop it if it is empty."""
-        before, block = self._blocks[place - 1] if place else {}, self._blocks[place]
-        if place and len(before) + len(block) <= BLOCK // 2:
-            before |= block
-        elif block:
-            return
-        del self._blocks[place], self._bounds[place], self._priorities[place]
 
 
 PART = 4096  # Entries of a part, from which on parts are split: moving one takes a tenth of a millisecond.

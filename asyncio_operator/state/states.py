@@ -324,12 +324,10 @@ class MapState(State, Generic[K, V]):
         try:
             return self._sub(key)
         except Exception as error:
-            raise self._refused(error, key, slot) from error
-
-    def _refused(self, error: Exception, key: Any, slot: bytes) -> StateError:
-        if key is None and isinstance(error, StateError):
-            error = StateError("None cannot be a key of a map state; a value of a map may be None")
-        return self.located(error, slot, "the key serialiser failed while writing")
+            refused: Exception = error
+            if key is None and isinstance(error, StateError):
+                refused = StateError("None cannot be a key of a map state; a value of a map may be None")
+            raise self.located(refused, slot, "the key serialiser failed while writing") from error
 
 
 class ReducingState(State, Generic[V]):

@@ -50,7 +50,9 @@ class LogCheck:
                     if number:
                         self._follow(number, file)
                     else:
-                        _compare(file)
+                        for place, checksum, record in _records(file):
+                            if checksum_of(record) != checksum:
+                                raise _DamageError(place)
             except OSError:
                 continue  # RocksDB reports it when it opens the directory.
             except _DamageError as found:
@@ -82,12 +84,6 @@ class LogCheck:
 
 class _DamageError(Exception):
     """Where in its file a damaged record begins."""
-
-
-def _compare(file: BinaryIO) -> None:
-    for place, checksum, record in _records(file):
-        if checksum_of(record) != checksum:
-            raise _DamageError(place)
 
 
 def _records(file: BinaryIO) -> Iterator[Record]:

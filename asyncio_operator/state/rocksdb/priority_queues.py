@@ -304,7 +304,8 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
 
     def remove(self, element: T) -> bool:
         """Removes an element, or an equal copy of it. True if it was the head."""
-        self._group(element)  # It raises for a key outside the range.
+        # It raises for a key outside the range.
+        group_of(self._key_of(element), self._key_groups, self._max_parallelism)
         return self.remove_from(0, None, element)
 
     def subset_for_key_group(self, group: int) -> list[T]:
@@ -359,7 +360,9 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
 
     def _change(self, row: bytes, element: T, present: bool) -> None:
         """Keeps a change for the next batch. A change that undoes another one cancels it."""
-        group, step = self._groups.get(row) or self._group(element), 1 if present else -1
+        group, step = self._groups.get(row), 1 if present else -1
+        if group is None:
+            group = group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
         self._count += step
         if self._pending.pop(row, None) is None:
             self._pending[row] = group, present
@@ -388,9 +391,6 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
     def _scan(self) -> Iterator[Row]:
         self.flush()
         return super()._scan()
-
-    def _group(self, element: T) -> bytes:
-        return group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
 
     def _stored_size(self, database: Database) -> int | None:
         """The size of this queue in a directory; None if that is empty; StateError for all else."""

@@ -89,7 +89,22 @@ class DirectoryLock:
     BlockingIOError if it is locked, here or in another process; OSError if it cannot be read."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = _locked(directory)
+        self._file: int | None = None
+        while fcntl is not None:
+            file = os.open(directory, os.O_RDONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file), os.stat(directory)):
+                    self._file = file
+                    break
+                # The directory was removed and made again before it was locked: this is a lock on the old one.
+            except (BlockingIOError, FileNotFoundError):
+                os.close(file)
+                raise
+            except OSError:
+                os.close(file)
+                break
+            os.close(file)
         # Before RocksDB opens the directory, which takes time, and another thread may fork.
         belongs_here(self)
 
@@ -109,22 +124,3 @@ class DirectoryLock:
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
             self.leave_to_parent()
-
-
-def _locked(directory: Path) -> int | None:
-    if fcntl is None:
-        return None
-    while True:
-        file = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), os.stat(directory)):
-                return file
-            # The directory was removed and made again before it was locked: this is a lock on the old one.
-        except (BlockingIOError, FileNotFoundError):
-            os.close(file)
-            raise
-        except OSError:
-            os.close(file)
-            return None
-        os.close(file)

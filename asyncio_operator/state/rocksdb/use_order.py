@@ -98,13 +98,18 @@ class OrderOfUse:
 
     def oldest(self) -> bytes | None:
         """The least recently used slot; None if there is none."""
-        while self._ahead or self._read_ahead():
+        while True:
+            if not self._ahead:
+                rows = self._database.head(_ORDER, self._behind, None, AHEAD)
+                if not rows:
+                    return None
+                self._ahead = dict(rows)
+                self._behind = rows[-1][0] + b"\x00"  # The smallest bytes that are larger.
             row, slot = next(iter(self._ahead.items()))
             place = self._place(slot)
             if slot not in self._unwritten and place == row + row:
                 return slot
             self._move_ahead()
-        return None
 
     def flush(self) -> None:
         """Writes the uses that are in memory, as one batch."""
@@ -136,13 +141,6 @@ class OrderOfUse:
                 rows[used] = slot
         self._database.commit(batch)
         self._ahead = dict(sorted(rows.items()))
-
-    def _read_ahead(self) -> bool:
-        rows = self._database.head(_ORDER, self._behind, None, AHEAD)
-        if rows:
-            self._ahead = dict(rows)
-            self._behind = rows[-1][0] + b"\x00"  # The smallest bytes that are larger.
-        return bool(rows)
 
     def _place(self, slot: bytes) -> bytes | None:
         return self._database.get(_PLACES, slot)

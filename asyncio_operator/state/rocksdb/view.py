@@ -54,15 +54,18 @@ class Cursor:
         """The next `count` rows; fewer at the end, or if it is crowded."""
         rows = self._read(count)
         if len(rows) < count:
-            self._check()
+            try:
+                self._open().status()
+            except Exception as error:
+                if not str(error).startswith("Result incomplete"):
+                    raise
+                self.crowded = True
         return rows
 
     def last(self) -> Row | None:
         """The last row, if there is one. After that `take` returns no rows."""
         self._open().seek_to_last()
-        rows = self._read(1)
-        if not rows:
-            self._check()
+        rows = self.take(1)
         return rows[0] if rows else None
 
     def seek(self, start: bytes) -> None:
@@ -84,24 +87,14 @@ class Cursor:
         return self._iterator
 
     def _read(self, count: int) -> list[Row]:
+        # Not a part of `take`, whose frame the error of a status keeps.
         iterator = self._open()
         key, value, step = iterator.key, iterator.value, iterator.next
         rows: list[Row] = []
-        for _ in range(count):
-            found = key()
-            if found is None:
-                break
+        while len(rows) < count and (found := key()) is not None:
             rows.append((found, value()))
             step()
         return rows
-
-    def _check(self) -> None:
-        try:
-            self._open().status()
-        except Exception as error:
-            if not str(error).startswith("Result incomplete"):
-                raise
-            self.crowded = True
 
 
 LEFT_FOR = 86_400
@@ -172,15 +165,13 @@ def _remove_left() -> None:
     for view in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
         process = view.name.removeprefix(_PREFIX).split("-")[0]
         try:
-            if today - view.stat().st_mtime > LEFT_FOR and not (process.isdecimal() and _lives(int(process))):
-                leave(view)
+            if today - view.stat().st_mtime <= LEFT_FOR:
+                continue
+            if process.isdecimal():
+                os.kill(int(process), 0)
+                continue  # Its process lives.
+        except ProcessLookupError:
+            pass
         except OSError:
-            continue  # Its owner has removed it first.
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
+            continue  # Its owner has removed it first, or is a process of another user.
+        leave(view)
