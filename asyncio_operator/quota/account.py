@@ -94,7 +94,8 @@ def answer(
     else:
         terms = Terms(message["budget"])
         ready = now + RECOVERY if stored is None else now
-        state = State(terms, _epoch(message, now), now, ready, windows_of(terms, now))
+        epoch = f"{now!r} {message.get('worker', '')}"
+        state = State(terms, epoch, now, ready, windows_of(terms, now))
     now = state.advance(now)
     if new_server:
         state.ready = max(state.ready, now + SETTLING)
@@ -113,7 +114,7 @@ def answer(
     known = message["epoch"] in (None, state.epoch)
     if known and message["epoch"] is not None and message["seen"] > state.last(message["worker"], now)[1]:
         # An older copy of the state was restored: everything that happened since is unknown.
-        state.epoch = _epoch(message, now)
+        state.epoch = f"{now!r} {message['worker']}"
         known = False
     if not known and message["epoch"] not in state.former:
         state.former.append(message["epoch"])
@@ -174,10 +175,6 @@ def _apply(state: State, report: Json, now: float) -> None:
         if not limiting:
             pause = max(pause, caps.pause(hint))
     state.paused = max(state.paused, now + pause)
-
-
-def _epoch(message: Json, now: float) -> str:
-    return f"{now!r} {message.get('worker', '')}"
 
 
 def _conflict(state: State, message: Json, now: float) -> str | None:

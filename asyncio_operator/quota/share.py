@@ -439,16 +439,15 @@ class Shares:
         if share is None or share.over:
             for place in [place for place, one in self.open.items() if one.over or place[0].is_closed()]:
                 del self.open[place]
-            share = self.open[key] = Share(budget, self._coordinator(budget, loop), idle, self._new_id())
+            if budget.coordinator is not None or budget.reach is not None or clock_of(loop) is monotonic:
+                coordinator = coordinator_of(budget)
+            else:
+                # A loop with a time of its own, as in tests.
+                kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
+                elsewhere[budget.name] = kept
+                coordinator = LocalCoordinator(kept, budget.name)
+            share = self.open[key] = Share(budget, coordinator, idle, self._new_id())
         return share
-
-    def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
-        if budget.coordinator is not None or budget.reach is not None or clock_of(loop) is monotonic:
-            return coordinator_of(budget)
-        # A loop with a time of its own, as in tests.
-        kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
-        elsewhere[budget.name] = kept
-        return LocalCoordinator(kept, budget.name)
 
 
 shares = Shares()

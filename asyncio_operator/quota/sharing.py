@@ -86,7 +86,14 @@ def grant(
     windows, terms = state.windows, state.terms
     calls = [0.0] * len(windows) if full else message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
-    claim = _claim(state, message, now)
+    claim, name = state.claim, message["worker"]
+    if claim is not None:
+        claimer = state.workers.get(claim.worker)
+        if claim.worker == name or claimer is None or now - claimer.seen > HEARD:
+            claim = None
+    if claim is None and message["waited"] >= CLAIM_AFTER:
+        claim = Claim(name, message["call"])
+    state.claim = claim
     plans = []
     for place, window in enumerate(windows):
         held, call, fair = worker.held[place], calls[place], levels[place]
@@ -94,8 +101,9 @@ def grant(
             # A part of a call is of no use, so some workers have one more than others for now.
             fair = math.ceil(fair / call * (1 - 1e-9)) * call
         target = max(min(worker.want[place], fair), call) - held
-        if claim is not None:
-            target = min(target, window.room(horizon, until) - claim[place])
+        if claim is not None and claim.worker != name:
+            # The others leave to that worker what its call needs.
+            target = min(target, window.room(horizon, until) - claim.call[place])
         target = min(target, caps.available(state.caps, window.limit.unit, now))
         plan = window.plan(now, horizon, until, target) if target > 0 else []
         total = sum(units for _, units in plan)
@@ -116,7 +124,7 @@ def grant(
             worker.held[place] += total
             if place == 0 or windows[place - 1].limit.unit != window.limit.unit:
                 caps.take(state.caps, window.limit.unit, total, now)
-    if state.claim is not None and state.claim.worker == message["worker"]:
+    if claim is not None and claim.worker == name:
         state.claim = None
     return plans
 
@@ -126,19 +134,6 @@ def supply(state: State, now: float) -> int:
     if all(2 * window.used <= window.most for window in state.windows):
         return PLENTY
     return SCARCE if now - state.scarce <= LATELY else ENOUGH
-
-
-def _claim(state: State, message: Json, now: float) -> list[float] | None:
-    """What the others must leave to the worker whose call has waited longest, if it is not this one."""
-    claim, name = state.claim, message["worker"]
-    if claim is not None:
-        claimer = state.workers.get(claim.worker)
-        if claim.worker == name or claimer is None or now - claimer.seen > HEARD:
-            claim = None
-    if claim is None and message["waited"] >= CLAIM_AFTER:
-        claim = Claim(name, message["call"])
-    state.claim = claim
-    return None if claim is None or claim.worker == name else claim.call
 
 
 def spend(state: State, message: Json, worker: Worker, now: float) -> Json:

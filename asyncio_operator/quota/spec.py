@@ -148,7 +148,14 @@ class Budget:
                 )
         if in_flight is not None:
             positive_int("in_flight", in_flight, ", or None")
-        amounts = None if spend is None else _amounts(spend)
+        amounts: dict[str, float] | None = None
+        if spend is not None:
+            if not isinstance(spend, Mapping) or not spend:
+                raise must_be("spend", spend, 'a mapping from units to amounts, such as {"usd": 25.0}, or None')
+            amounts = {}
+            for unit, amount in sorted(spend.items(), key=str):
+                check_unit("a unit of spend", unit)
+                amounts[unit] = number(f"spend[{unit!r}]", amount, "more than 0", lambda one: one > 0)
         if not checked and in_flight is None and not amounts:
             raise ConfigurationError(
                 f"the budget {name!r} has no limit; it must have at least one Limit, or in_flight=, or spend="
@@ -248,12 +255,3 @@ def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
     )
     if unknown and weigh is None:
         warn_once(text)
-
-
-def _amounts(spend: object) -> dict[str, float]:
-    if not isinstance(spend, Mapping) or not spend:
-        raise must_be("spend", spend, 'a mapping from units to amounts, such as {"usd": 25.0}, or None')
-    return {
-        check_unit("a unit of spend", unit): number(f"spend[{unit!r}]", amount, "more than 0", lambda one: one > 0)
-        for unit, amount in sorted(spend.items(), key=str)
-    }

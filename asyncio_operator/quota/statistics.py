@@ -51,18 +51,20 @@ class BudgetStatistics:
         """Print a table of at most 100 columns: what is used of each unit, and what the source said of it."""
         from asyncio_operator.view.tables import WIDTH, text_table
 
-        print(text_table(*self._table()))
-        print(textwrap.fill(self._remark(), WIDTH))
+        head, rows, remark = self._table()
+        print(text_table(head, rows))
+        print(textwrap.fill(remark, WIDTH))
 
     def _repr_html_(self) -> str:
         """A table for a notebook."""
         # Imported where it is needed: workers have these figures too, and show none.
         from asyncio_operator.view.tables import html_table
 
-        return html_table(*self._table(), self._remark())
+        return html_table(*self._table())
 
-    def _table(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        """The titles of the columns, and the rows. What the source says has columns only if it said it of some unit."""
+    def _table(self) -> tuple[list[str], list[tuple[str, list[str]]], str]:
+        """The titles of the columns, the rows, and a remark. What the source says has columns only if it said it of
+        some unit."""
         from asyncio_operator.view.tables import amount
 
         said = {name for one in self.units.values() for name in one.hint or {}}
@@ -74,13 +76,11 @@ class BudgetStatistics:
                 value = (one.hint or {}).get(name)
                 row.append("" if value is None else f"{value:,.1f} s" if name == "reset_after" else amount(value))
             rows.append((unit, row))
-        return ["allowed", "used", "reserved", "refused", *(titles[name] for name in titles if name in said)], rows
-
-    def _remark(self) -> str:
-        workers = f"{self.workers:,} worker" + "s" * (self.workers != 1)
-        if not self.paused_for:
-            return f"{workers}."
-        return f"{workers}. No call starts for {self.paused_for:,.1f} s, because the source asked for it."
+        remark = f"{self.workers:,} worker" + "s" * (self.workers != 1) + "."
+        if self.paused_for:
+            remark += f" No call starts for {self.paused_for:,.1f} s, because the source asked for it."
+        head = ["allowed", "used", "reserved", "refused", *(titles[name] for name in titles if name in said)]
+        return head, rows, remark
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> BudgetStatistics:

@@ -63,10 +63,7 @@ def coordinator_of(budget: Budget) -> Coordinator:
             reached: Coordinator = budget.reach(budget.name)
             return reached
         return LocalCoordinator(states, budget.name)
-    return _at(budget, budget.coordinator)
-
-
-def _at(budget: Budget, source: Address) -> Coordinator:
+    source = budget.coordinator
     return _served(budget, source, source) if isinstance(source, str) else FunctionCoordinator(budget, source)
 
 
@@ -133,8 +130,7 @@ def ask_once(budget: Budget, message: Json) -> Json:
     """The reply of the coordinator of a budget: at its address, where this disconnects again, or in this process. For
     any thread, also one whose loop runs. StateError if the budget has no address, and no coordinator of this process
     has it; CoordinatorError if the coordinator gave no answer."""
-    source = budget.coordinator
-    if source is None:
+    if budget.coordinator is None:
         kept = elsewhere.get(budget.name, states)
         if budget.name in kept:
             return kept.ask(budget.name, message)
@@ -145,7 +141,7 @@ def ask_once(budget: Budget, message: Json) -> Json:
     from concurrent.futures import ThreadPoolExecutor
 
     async def ask() -> Json:
-        coordinator = _at(budget, source)
+        coordinator = coordinator_of(budget)
         try:
             return await coordinator.ask(message)
         finally:

@@ -160,7 +160,8 @@ class ServerCoordinator(ABC):
         now, (state, answered, servers) = stored.now, found
         new_server = _is_new(stored, found)
         for other, text in others.items():
-            entry = answered.get(_client(other))
+            client = other.partition(" ")[0]
+            entry = answered.get(client)
             if entry is not None and _number(other) <= _number(entry[0]):
                 continue
             try:
@@ -169,7 +170,7 @@ class ServerCoordinator(ABC):
                 # Its client hears so when it tries itself. The state may have been changed.
                 rest = {one: text for one, text in others.items() if one != other}
                 return self._decided(stored, self._opened(stored), rest, identity, message)
-            answered[_client(other)] = [other, now, reply]
+            answered[client] = [other, now, reply]
         state, reply = self._answer(state, message, now, new_server)
         answered[self._own_name] = [identity, now, None]
         kept = {}
@@ -188,21 +189,21 @@ class ServerCoordinator(ABC):
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             found = Content(**json.loads(stored.text))
             kinds = isinstance(found.state, dict | None), isinstance(found.answered, dict), type(found.servers) is list
-            if all(kinds) and all(map(_is_entry, found.answered.values())):
+            if all(kinds) and all(
+                isinstance(entry, list)
+                and len(entry) == 3
+                and isinstance(entry[0], str)
+                and isinstance(entry[1], int | float)
+                and abs(entry[1]) < 1e15
+                and isinstance(entry[2], dict | None)
+                for entry in found.answered.values()
+            ):
                 return found
         raise CoordinatorError(
             f"the coordinator {self.shown}: {self.place} is not the state of a budget; delete it, or "
             "take another name for the budget",
             lasting=True,
         )
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, list) or len(entry) != 3:
-        return False
-    identity, answered_at, reply = entry
-    is_time = isinstance(answered_at, int | float) and abs(answered_at) < 1e15
-    return isinstance(identity, str) and is_time and isinstance(reply, dict | None)
 
 
 def _is_new(stored: Stored, found: Content) -> bool:
@@ -230,10 +231,6 @@ def _number(identity: str) -> float:
     """Of a message among those of its client; 0 if no client has made the identity."""
     number = identity.partition(" ")[2]
     return float(number) if number.isdecimal() else 0
-
-
-def _client(identity: str) -> str:
-    return identity.partition(" ")[0]
 
 
 def _as_text(message: Json) -> str:
