@@ -440,7 +440,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_664,
     "asyncio_operator/policies": 1_211,
     "asyncio_operator/queues": 395,
-    "asyncio_operator/quota": 3_835,
+    "asyncio_operator/quota": 3_814,
     "asyncio_operator/services": 1_264,
     "asyncio_operator/spark": 7_710,
     "asyncio_operator/state": 7_108,
