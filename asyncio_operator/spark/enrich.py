@@ -9,6 +9,7 @@ give the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -205,7 +206,9 @@ def enrich_distinct(
     asked = keys.distinct()
     if join is not None:
         asked = join(asked, tuple(range(len(positions))), keeps_order=False)
-    found = asked.mapInArrow(ChainTask([task.of_keys()]), StructType(fields))
+    # Its input has only key columns.
+    layout = replace(task.layout, keys=tuple(range(len(positions))), event_time=None)
+    found = asked.mapInArrow(ChainTask([replace(task, layout=layout)]), StructType(fields))
     if join_hint is not None:
         found = found.hint(join_hint)
     # Null keys must match too: they are misses, which may be dropped or have a status.

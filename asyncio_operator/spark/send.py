@@ -288,10 +288,14 @@ class SendTask:
         numbers: Counter[str] = Counter()
         # The number of a row follows the columns of the input.
         own, schema = self._task.layout.keys[-1], None
-        with contextlib.closing(enriched((self._task,), batches, takes_all=True)) as answered:
-            for batch in answered:
+        with contextlib.closing(enriched((self._task,), batches, takes_all=True)) as enriched_rows:
+            for batch in enriched_rows:
                 schema = pa.schema([*(batch.schema.field(i).with_nullable(True) for i in range(own)), *ADDED])
-                outcomes = _outcomes(batch)
+                *_, refused, _, _, status = batch.columns
+                known = pc.equal(pc.struct_field(status, "source"), "journal")
+                answered = pc.if_else(known, SKIPPED, pc.if_else(pc.fill_null(refused, False), REFUSED, SENT))
+                found = pc.equal(pc.struct_field(status, "status"), "found")
+                outcomes = pc.if_else(found, answered, FAILED)
                 numbers.update(outcomes.to_pylist())
                 left = pc.or_(pc.equal(outcomes, REFUSED), pc.equal(outcomes, FAILED))
                 rows = batch.filter(left)
@@ -311,16 +315,6 @@ class SendTask:
             columns = [pa.nulls(1, field.type) for field in list(schema)[: -len(OUTCOMES)]]
             columns += [pa.array([numbers[outcome]]) for outcome in OUTCOMES]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _outcomes(batch: pa.RecordBatch) -> pa.Array:
-    """The outcome of each row."""
-    status = batch.column(batch.num_columns - 1)
-    found = pc.equal(pc.struct_field(status, "status"), "found")
-    known = pc.equal(pc.struct_field(status, "source"), "journal")
-    refused = pc.fill_null(batch.column(batch.num_columns - 4), False)
-    answered = pc.if_else(known, SKIPPED, pc.if_else(refused, REFUSED, SENT))
-    return pc.if_else(found, answered, FAILED)
 
 
 class RowCalls(Enricher):

@@ -129,7 +129,17 @@ def _analyzed(
                 f"the table has two columns {column!r}, and Spark does not pass such a table to a table function: "
                 "rename one of them, or use enrich on the DataFrame"
             )
-    given = defaults | _options(named)
+    given = dict(defaults)
+    for option_name, argument in named.items():
+        option = option_name.lower()  # As all names in SQL.
+        refuse_unknown("enrich", [option], OPTIONS)
+        if option == "journal":
+            refuse_journal("a table function", argument.value)
+        if option in NOT_IN_SQL:
+            raise ConfigurationError(f"{option} cannot be given in SQL; pass it to register_lookup")
+        if not argument.isConstantExpression:
+            raise ConfigurationError(f"{option} is an expression; it must be a constant")
+        given[option] = float(argument.value) if isinstance(argument.value, Decimal) else argument.value
     if given.get("on") is None:
         raise ConfigurationError(
             f"on is not given; write {name}(TABLE(t), on => 'column'), or register_lookup(..., on='column')"
@@ -165,20 +175,3 @@ class _Known(Enricher):
 
     async def lookup(self, key: Any) -> Found:
         raise NotImplementedError
-
-
-def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
-    """The options of a call, as `enrich` takes them. Names may be in upper or lower case, as all names in SQL."""
-    options: dict[str, Any] = {}
-    for name, argument in named.items():
-        option = name.lower()
-        refuse_unknown("enrich", [option], OPTIONS)
-        if option == "journal":
-            refuse_journal("a table function", argument.value)
-        if option in NOT_IN_SQL:
-            raise ConfigurationError(f"{option} cannot be given in SQL; pass it to register_lookup")
-        if not argument.isConstantExpression:
-            raise ConfigurationError(f"{option} is an expression; it must be a constant")
-        value = argument.value
-        options[option] = float(value) if isinstance(value, Decimal) else value
-    return options

@@ -127,7 +127,12 @@ def async_udf(
                 grace_period=TASK_GRACE_PERIOD,
             )
 
-        task = UdfTask(_name(function), operator(budget), spread, arrow_type(spark_type), fail, idempotent=idempotent)
+        named = function
+        while isinstance(named, partial):
+            named = named.func
+        # Not its `repr`, because that of a partial shows what it was given.
+        name = str(getattr(named, "__name__", type(named).__name__))
+        task = UdfTask(name, operator(budget), spread, arrow_type(spark_type), fail, idempotent=idempotent)
         if limits.budget is limits.rate is None:
             return ColumnFunction(function, task, spark_type, deterministic)
 
@@ -138,13 +143,6 @@ def async_udf(
         return ColumnFunction(function, task, spark_type, deterministic, limited)
 
     return decorate
-
-
-def _name(function: Any) -> str:
-    """Its name for Spark and for messages; not its `repr`, because that of a partial shows what it was given."""
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _null(_value: Any, error: BaseException) -> None:

@@ -81,10 +81,6 @@ class Partition:
         """The rows since the last reset."""
         return tuple(max(0, now - before) for now, before in zip(self.rows(), self.before, strict=True))
 
-    def settled(self, now: float) -> bool:
-        """Whether no report is expected that would change the rows."""
-        return self.succeeded is not None or all(now - run.at > GONE for _, _, run in self.runs())
-
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
@@ -142,9 +138,13 @@ class Ledger:
             for batch in list(self._batches)[:-RECENT]:
                 del self._batches[batch]
             if len(self._partitions) > self._room:
-                # The oldest ones that are settled.
+                # The oldest ones of which no report is expected that would change the rows.
                 now, leave = self._clock(), len(self._partitions) - MOST_PARTITIONS // 2
-                settled = [key for key, partition in self._partitions.items() if partition.settled(now)]
+                settled = [
+                    key
+                    for key, partition in self._partitions.items()
+                    if partition.succeeded is not None or all(now - run.at > GONE for _, _, run in partition.runs())
+                ]
                 for key in settled[:leave]:
                     del self._partitions[key]
                 self._room = max(MOST_PARTITIONS, 2 * len(self._partitions))

@@ -272,8 +272,19 @@ class LiveSamples:
             self._number += 1
             self._slowest |= found
             for lookup, figures in lookups:
-                sample = self._sample(lookup.label, figures, calls[lookup.label], now)
-                self._samples.setdefault(lookup.label, deque(maxlen=KEPT)).append((self._number, sample))
+                label = lookup.label
+                before = self._before.setdefault(label, deque(maxlen=WINDOW))
+                recent = Histogram()
+                recent.merge(figures.attempt_latency)
+                # After a reset of the metrics there are fewer samples than before.
+                if before and before[0].count <= recent.count:
+                    recent.subtract(before[0])
+                before.append(figures.attempt_latency)
+                latency = recent.percentiles() if recent.count else Histogram().percentiles()
+                totals = [getattr(figures, name) for name in NUMBERS]
+                percentiles = (round(1000 * p, 3) for p in (latency.p50, latency.p95, latency.p99))
+                sample = [now, calls[label], *totals, figures.errors["CircuitOpenError"], *percentiles]
+                self._samples.setdefault(label, deque(maxlen=KEPT)).append((self._number, sample))
             for gone in self._samples.keys() - {lookup.label for lookup, _ in lookups}:
                 del self._samples[gone], self._before[gone]
                 self._slowest.pop(gone, None)
@@ -309,19 +320,6 @@ class LiveSamples:
                         for one in slowest(trace.story(), SLOWEST)
                     ]
         return found
-
-    def _sample(self, label: str, figures: Figures, calls: int, now: float) -> list[float]:
-        before = self._before.setdefault(label, deque(maxlen=WINDOW))
-        recent = Histogram()
-        recent.merge(figures.attempt_latency)
-        # After a reset of the metrics there are fewer samples than before.
-        if before and before[0].count <= recent.count:
-            recent.subtract(before[0])
-        before.append(figures.attempt_latency)
-        latency = recent.percentiles() if recent.count else Histogram().percentiles()
-        totals = [getattr(figures, name) for name in NUMBERS]
-        refused = figures.errors["CircuitOpenError"]
-        return [now, calls, *totals, refused, *(round(1000 * p, 3) for p in (latency.p50, latency.p95, latency.p99))]
 
     def _asked(self, budget: Budget) -> dict[str, Any] | None:
         if self._clock() < self._not_before.get(budget.name, 0.0):
@@ -365,7 +363,23 @@ class LiveSamples:
                     for lookup, figures in lookups
                 ],
                 "running": len({one.origin.attempt for one in tasks if one.state == "running"}),
-                "tasks": [_task(one) for one in tasks[:MOST_TASKS]],
+                "tasks": [
+                    {
+                        "lookup": task.label,
+                        "stage": task.origin.stage,
+                        "partition": task.origin.partition,
+                        "attempt": task.origin.attempt,
+                        "state": task.state,
+                        "age": round(task.age, 1),
+                        "rows": task.figures.rows,
+                        "calls": task.figures.calls,
+                        "in_flight": task.in_flight,
+                        "retries": task.figures.retries,
+                        "failures": task.figures.failures,
+                        "p99": round(1000 * task.figures.attempt_latency.percentiles().p99, 3),
+                    }
+                    for task in tasks[:MOST_TASKS]
+                ],
                 "budgets": [one | {"samples": _later(self._used[name], after)} for name, one in self._budgets.items()],
             }
 
@@ -389,24 +403,6 @@ def _totals(figures: Figures, in_flight: int) -> dict[str, Any]:
         found = getattr(figures, name).percentiles()
         numbers |= {f"{name}_{part}": round(1000 * getattr(found, part), 3) for part in ("p50", "p95", "p99", "max")}
     return numbers
-
-
-def _task(task: TaskView) -> dict[str, Any]:
-    figures, origin = task.figures, task.origin
-    return {
-        "lookup": task.label,
-        "stage": origin.stage,
-        "partition": origin.partition,
-        "attempt": origin.attempt,
-        "state": task.state,
-        "age": round(task.age, 1),
-        "rows": figures.rows,
-        "calls": figures.calls,
-        "in_flight": task.in_flight,
-        "retries": figures.retries,
-        "failures": figures.failures,
-        "p99": round(1000 * figures.attempt_latency.percentiles().p99, 3),
-    }
 
 
 PREFIX = "asyncio_operator"
@@ -436,10 +432,14 @@ def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str
             lines += _family(full, "histogram", figure.help, samples)
         else:
             full = f"{name}_total"
-            samples = (
-                (full, labels | more, count) for labels, one in of for more, count in _counts(getattr(one, name))
-            )
-            lines += _family(full, "counter", figure.help, samples)
+            counts: list[tuple[str, Labels, float]] = []
+            for labels, one in of:
+                value = getattr(one, name)
+                if isinstance(value, Mapping):  # A number for each type of error.
+                    counts += ((full, labels | {"type": kind}, count) for kind, count in value.items())
+                else:
+                    counts.append((full, labels, value))
+            lines += _family(full, "counter", figure.help, counts)
     units = [
         ({"budget": one["name"], "unit": unit}, amounts) for one in budgets for unit, amounts in one["units"].items()
     ]
@@ -447,14 +447,6 @@ def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str
         samples = ((f"budget_{name}", labels, amounts[name]) for labels, amounts in units)
         lines += _family(f"budget_{name}", "gauge", f"Units of a budget: {name}", samples)
     return "\n".join([*lines, ""])
-
-
-def _counts(value: Any) -> Iterator[tuple[dict[str, str], float]]:
-    """The numbers of a figure: one, or one for each type of error."""
-    if isinstance(value, Mapping):
-        yield from (({"type": kind}, count) for kind, count in value.items())
-    else:
-        yield {}, value
 
 
 def _family(name: str, kind: str, what: str, samples: Iterable[tuple[str, Labels, float | None]]) -> list[str]:

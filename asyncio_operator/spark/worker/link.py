@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,10 +57,6 @@ class EnrichTask:
     tables: AnswerTables | None = None  # The tables of an enricher that answers in columns.
     journal: JournalTask | None = None  # Keeps answers for later tasks, and has those of earlier ones.
     propagated: Propagated | None = None  # The driver's trace context, and the function that sets up OpenTelemetry.
-
-    def of_keys(self) -> EnrichTask:
-        """The same task for an input that has only key columns."""
-        return replace(self, layout=replace(self.layout, keys=tuple(range(len(self.layout.keys))), event_time=None))
 
 
 logger = logging.getLogger("asyncio_operator.tasks")

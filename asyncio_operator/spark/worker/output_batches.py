@@ -58,10 +58,10 @@ def pieces_of(
     own = own if most > 1 else []
     # Usually this is enough to see that nothing must be split, and no row is measured.
     if answers.rows is None:
-        size = _bytes(found) * np.bincount(starts[starts >= 0]).max(initial=0)
+        size = sum(column.nbytes for column in found) * np.bincount(starts[starts >= 0]).max(initial=0)
     else:
         size = widest_row(answers.table) * OUTPUT_ROWS
-    if size + _bytes(own) * most <= OUTPUT_BYTES:
+    if size + sum(column.nbytes for column in own) * most <= OUTPUT_BYTES:
         return whole
     if answers.rows is not None:
         # As many for each row, and for the row of nulls.
@@ -70,10 +70,6 @@ def pieces_of(
         rows = int((answers.starts + answers.counts).max(initial=0))
         found_bytes = np.append(row_bytes(found, len(found[0])) if found else np.zeros(rows, np.int64), 0)
     return cut(whole, row_bytes(own, len(starts)), found_bytes)
-
-
-def _bytes(columns: Sequence[Column]) -> int:
-    return sum(column.nbytes for column in columns)
 
 
 def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
@@ -120,7 +116,7 @@ def row_bytes(columns: Sequence[Column], rows: int) -> Ints:
     """The bytes of each row of these columns, rounded up. The columns have `rows` rows."""
     total = np.zeros(rows, dtype=np.int64)
     for column in columns:
-        if _is_chunked(column):
+        if isinstance(column, pa.ChunkedArray):
             total += np.concatenate([row_bytes([chunk], len(chunk)) for chunk in column.chunks])
         else:
             total += _row_bytes(column)
@@ -169,17 +165,15 @@ def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
     # `take` would first join the chunks, which are too large for one array.
     return [
         _joined([column.slice(i, 1) if i >= 0 else pa.nulls(1, column.type) for i in numbers.tolist()])
-        if _is_chunked(column)
+        if isinstance(column, pa.ChunkedArray)
         else column.take(taken)
         for column in columns
     ]
 
 
 def _joined(parts: Sequence[Column]) -> pa.Array:
-    if len(parts) == 1 and not _is_chunked(parts[0]):
+    if len(parts) == 1 and not isinstance(parts[0], pa.ChunkedArray):
         return parts[0]
-    return pa.concat_arrays([chunk for part in parts for chunk in (part.chunks if _is_chunked(part) else [part])])
-
-
-def _is_chunked(column: Column) -> bool:
-    return isinstance(column, pa.ChunkedArray)
+    return pa.concat_arrays(
+        [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
+    )

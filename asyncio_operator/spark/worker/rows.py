@@ -12,7 +12,7 @@ segments end at watermarks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,8 +141,13 @@ class Enrichment:
         segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
         deduplicate = not self._cheap or self._repeat or number % CHECK_EVERY == 0
         columns = [batch.column(position) for position in layout.keys]
-        search = _with_duplicates if not deduplicate else distinct_held if self._held else distinct
-        array, codes = search(columns, layout.optional)
+        arrays = columns if deduplicate else [canonical_array(column) for column in columns]
+        # Without nulls, duplicates need no search if they are kept.
+        if deduplicate or any(one.null_count for one in arrays):
+            search = distinct_held if deduplicate and self._held else distinct
+            array, codes = search(arrays, layout.optional)
+        else:
+            array, codes = key_array(arrays), np.arange(batch.num_rows)
         keys = ArrowKeys(array)
         if deduplicate:
             self._repeat = len(keys) < MOSTLY_DISTINCT * batch.num_rows
@@ -225,7 +230,15 @@ class Enrichment:
         of the keys, and in the second, answers may be `IN_COLUMNS`."""
         self.expect(rows.schema)
         answers = read_answers(outcomes, self.layout.found, self.layout.declared, rows.num_rows)
-        fates, empty = self._fates(outcomes, answers)
+        # For each key and, last, the null key; and the rows of nulls that each adds.
+        fates = np.append(np.where(answers.counts > 0, FOUND, MISSING), FAILED if self.layout.refusals else MISSING)
+        empty = np.where(fates == FOUND, 0, int(not self.layout.inner))
+        if not isinstance(outcomes, ColumnAnswers):
+            for place in np.flatnonzero(answers.counts == 0).tolist():
+                if type(outcome := outcomes[place]) is Failure:
+                    fates[place] = FAILED
+                    # Law G12: rows without money get nulls, also where failed ones are dropped.
+                    empty[place] = not self.layout.drop_failed or is_over_budget(outcome.error)
         columns = columns_of(answers.table, self.layout.found.names)
         # -1 selects the last place, which is for the null key. For a found row it is the row of nulls.
         starts = np.where(fates == FOUND, np.append(answers.starts, -1), -1)[codes]
@@ -251,18 +264,6 @@ class Enrichment:
                 picked += pick([statuses[0]], statuses[1][row])
             yield pa.RecordBatch.from_arrays(picked, schema=self._schema)
 
-    def _fates(self, outcomes: Sequence[Any], answers: ColumnAnswers) -> tuple[Ints, Ints]:
-        """FOUND, MISSING or FAILED for each key and, last, the null key; and the rows of nulls that each adds."""
-        kinds = np.append(np.where(answers.counts > 0, FOUND, MISSING), FAILED if self.layout.refusals else MISSING)
-        empty = np.where(kinds == FOUND, 0, int(not self.layout.inner))
-        if not isinstance(outcomes, ColumnAnswers):
-            for place in np.flatnonzero(answers.counts == 0).tolist():
-                if type(outcome := outcomes[place]) is Failure:
-                    kinds[place] = FAILED
-                    # Law G12: rows without money get nulls, also where failed ones are dropped.
-                    empty[place] = not self.layout.drop_failed or is_over_budget(outcome.error)
-        return kinds, empty
-
     def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], fates: Ints, kinds: Ints) -> None:
         """Raise the error for the first row without a match. A failed lookup is not a miss."""
         missed = np.flatnonzero(kinds == MISSING)
@@ -275,14 +276,6 @@ class Enrichment:
             raise self._missing(keys[codes[row]])
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
-
-
-def _with_duplicates(columns: Sequence[pa.Array], optional: Collection[int] = ()) -> tuple[pa.Array, Ints]:
-    """Like `distinct`, but keeps duplicates unless there are nulls: no search for them."""
-    arrays = list(map(canonical_array, columns))
-    if any(array.null_count for array in arrays):
-        return distinct(arrays, optional)
-    return key_array(arrays), np.arange(len(arrays[0]))
 
 
 def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tuple[pa.Array, Ints]:

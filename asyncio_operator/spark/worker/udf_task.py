@@ -154,7 +154,15 @@ class Results:
         try:
             array = self._array(results)
         except Exception:
-            if not self._drop_misfits(batch, start, results):
+            found = False
+            for i, result in enumerate(results):
+                try:
+                    self._read(self._row(result))
+                except ResultError as error:
+                    if self._on_misfit is not None:
+                        raise self._on_misfit(describe(batch.row(start + i)), error) from error
+                    results[i], found = None, True
+            if not found:
                 raise
             array = self._array(results)
         # More than 2 GB of text: an Arrow array cannot hold it, and Spark takes arrays of any length.
@@ -194,18 +202,6 @@ class Results:
             return result if type(result) is dict else dict(result)
         except Exception as error:
             raise ResultError(f"the result cannot be read: {describe_error(error)}") from error
-
-    def _drop_misfits(self, batch: Batch, start: int, results: list[Any]) -> bool:
-        """Replace the results that do not fit by null. Returns whether there were any."""
-        found = False
-        for i, result in enumerate(results):
-            try:
-                self._read(self._row(result))
-            except ResultError as error:
-                if self._on_misfit is not None:
-                    raise self._on_misfit(describe(batch.row(start + i)), error) from error
-                results[i], found = None, True
-        return found
 
 
 # Before pyarrow 19, a map is a list of pairs.

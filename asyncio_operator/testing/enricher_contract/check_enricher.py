@@ -24,6 +24,7 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -112,14 +113,14 @@ async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaita
         with suppress(Exception):  # Errors are the business of other rules.
             await call()
 
-    def task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    def task(steps: list[float], loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         return asyncio.Task(_Timed(coroutine, steps), loop=loop, **options)
 
     loop = asyncio.get_running_loop()
     before, shortest = loop.get_task_factory(), inf
     for _ in range(ATTEMPTS):
-        steps: list[float] = []  # The seconds from one await to the next of the lookup's tasks.
-        loop.set_task_factory(task)
+        steps: list[float] = []  # The seconds from one await to the next, of tasks that this attempt makes.
+        loop.set_task_factory(partial(task, steps))
         try:
             await check.within(what, ask())
         finally:
