@@ -144,16 +144,15 @@ def _bare(error: BaseException) -> BaseException:
 
     `missing_here` needs that frame. Other errors and other frames are removed, because they may hold a secret.
     """
-    lacking, behind = error, _behind(error)
-    while behind is not None and missing_here(behind):
-        lacking, behind = behind, _behind(behind)
+    lacking = error
+    while True:
+        # As a traceback shows it.
+        behind = lacking.__cause__ or (None if lacking.__suppress_context__ else lacking.__context__)
+        if behind is None or not missing_here(behind):
+            break
+        lacking = behind
     frame = lacking.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     lacking.__cause__ = lacking.__context__ = None
     return lacking.with_traceback(frame)
-
-
-def _behind(error: BaseException) -> BaseException | None:
-    """The error from which an error was raised, as a traceback shows it."""
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -131,48 +131,45 @@ class Ledger:
         """Add reports of tasks, in the order in which they come."""
         with self._lock:
             for report in reports:
-                if report.origin is None:
+                origin = report.origin
+                if origin is None:
                     self._add(report.part, report.batch, report.figures)
-                else:
-                    self._take(report, report.origin)
+                    continue
+                place = origin.enrichment, origin.stage, origin.partition
+                if place not in self._partitions:
+                    self._partitions[place] = Partition(report.part, report.batch)
+                partition = self._partitions[place]
+                run = partition.attempts.setdefault(origin.attempt, {}).setdefault(origin.run, Run())
+                if run.work is None:
+                    continue  # A report from before the success, which came late.
+                # It takes the place of the one before it.
+                before = partition.counted()
+                change = Figures()
+                change.add(report.figures)
+                change.subtract(run.work)
+                run.work = report.figures
+                if report.state == "succeeded":
+                    partition.succeeded, run.work = origin.attempt, None
+                run.rows = tuple(getattr(report.figures, name) for name in ROWS)
+                run.state, run.in_flight, run.at = report.state, report.in_flight, self._clock()
+                for name, now, then in zip(ROWS, partition.counted(), before, strict=True):
+                    setattr(change, name, now - then)
+                self._add(partition.part, partition.batch, change)
+                if origin.enrichment in self._lookups:
+                    self._by_label[self._lookups[origin.enrichment].label].add(change)
             for batch in list(self._batches)[:-RECENT]:
                 del self._batches[batch]
             if len(self._partitions) > self._room:
                 # The oldest ones of which no report is expected that would change the rows.
-                now, leave = self._clock(), len(self._partitions) - MOST_PARTITIONS // 2
+                gone, leave = self._clock() - GONE, len(self._partitions) - MOST_PARTITIONS // 2
                 settled = [
                     key
-                    for key, partition in self._partitions.items()
-                    if partition.succeeded is not None or all(now - run.at > GONE for _, _, run in partition.runs())
+                    for key, one in self._partitions.items()
+                    if one.succeeded is not None or all(run.at < gone for _, _, run in one.runs())
                 ]
                 for key in settled[:leave]:
                     del self._partitions[key]
                 self._room = max(MOST_PARTITIONS, 2 * len(self._partitions))
-
-    def _take(self, report: TaskReport, origin: Origin) -> None:
-        """Put a report in the place of the one before it."""
-        key = origin.enrichment, origin.stage, origin.partition
-        partition = self._partitions.get(key)
-        if partition is None:
-            partition = self._partitions[key] = Partition(report.part, report.batch)
-        attempt = partition.attempts.setdefault(origin.attempt, {})
-        run = attempt.setdefault(origin.run, Run())
-        if run.work is None:
-            return  # A report from before the success, which came late.
-        before = partition.counted()
-        change = Figures()
-        change.add(report.figures)
-        change.subtract(run.work)
-        run.work = report.figures
-        if report.state == "succeeded":
-            partition.succeeded, run.work = origin.attempt, None
-        run.rows = tuple(getattr(report.figures, name) for name in ROWS)
-        run.state, run.in_flight, run.at = report.state, report.in_flight, self._clock()
-        for name, now, then in zip(ROWS, partition.counted(), before, strict=True):
-            setattr(change, name, now - then)
-        self._add(partition.part, partition.batch, change)
-        if origin.enrichment in self._lookups:
-            self._by_label[self._lookups[origin.enrichment].label].add(change)
 
     def _add(self, part: str, batch: MicroBatch | None, figures: Figures) -> None:
         self._totals.setdefault(part, Figures()).add(figures)

@@ -95,14 +95,16 @@ class Link:
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output."""
         has_known = self._journal is not None and self._journal.column
-        return self._enrichment.expect(_own(rows) if has_known else rows)
+        # The last column is that of known answers.
+        return self._enrichment.expect(rows.remove(len(rows) - 1) if has_known else rows)
 
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """The next batch of the input, with its distinct keys."""
         if self._journal is None or not self._journal.column:
             return self._enrichment.keys_of(batch)
         *columns, known = batch.columns
-        keyed = self._enrichment.keys_of(type(batch).from_arrays(columns, schema=_own(batch.schema)))
+        own = type(batch).from_arrays(columns, schema=batch.schema.remove(len(columns)))
+        keyed = self._enrichment.keys_of(own)
         self._journal.recall(keyed, known)
         return keyed
 
@@ -195,8 +197,3 @@ class Link:
             figures.rows = figures.found + figures.missing + figures.failures
             figures.skipped = figures.failures if self.task.layout.drop_failed else 0
         return figures
-
-
-def _own(rows: pa.Schema) -> pa.Schema:
-    """The schema of rows without their last column, that of known answers."""
-    return rows.remove(len(rows) - 1)

@@ -131,10 +131,15 @@ def _row_bytes(array: pa.Array) -> Ints | int:
     if kinds.is_struct(kind):
         return row_bytes([array.field(i) for i in range(kind.num_fields)], len(array))
     # `keys`, `items` and `values` ignore that an array is a slice, and its offsets count from their beginning too.
-    if kinds.is_map(kind):
-        return _spans(array, row_bytes([array.keys, array.items], len(array.keys)))
+    items = [array.keys, array.items] if kinds.is_map(kind) else []
     if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return _spans(array, row_bytes([array.values], len(array.values)))
+        items = [array.values]
+    if items:
+        # A list has the bytes of its items, and its offset.
+        before = np.concatenate([[0], np.cumsum(row_bytes(items, len(items[0])))])
+        offsets = array.offsets.to_numpy()
+        spans: Ints = before[offsets[1:]] - before[offsets[:-1]]
+        return spans + _OFFSET
     if any(has_kind(kind) for has_kind in _OF_ANY_LENGTH):
         lengths: Ints = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
         return lengths + np.int64(_OFFSET)
@@ -143,14 +148,6 @@ def _row_bytes(array: pa.Array) -> Ints | int:
 
 _OF_ANY_LENGTH = (kinds.is_string, kinds.is_binary, kinds.is_large_string, kinds.is_large_binary)
 _OFFSET = 4
-
-
-def _spans(array: pa.Array, items: Ints) -> Ints:
-    """The bytes of each list: those of its items, and its offset."""
-    before = np.concatenate([[0], np.cumsum(items)])
-    offsets = array.offsets.to_numpy()
-    spans: Ints = before[offsets[1:]] - before[offsets[:-1]]
-    return spans + _OFFSET
 
 
 def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:

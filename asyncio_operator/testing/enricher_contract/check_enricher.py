@@ -173,30 +173,23 @@ async def rule_cancellation(check: Check) -> None:
         started = loop.time()
         await check.expect(enricher, keys[:1])
         duration = loop.time() - started
-        for turns in range(TURNS):
-            await _cancel(check, enricher, keys[turns % len(keys)], turns, 0.0)
+        moments = [(turns, 0.0) for turns in range(TURNS)] + [(0, duration * part) for part in (0.2, 0.5, 0.8)]
+        for turns, delay in moments:
+            one = partial(enricher.lookup, keys[turns % len(keys)])
+            for call in (one, partial(enricher.lookup_many, keys[: enricher.max_batch])):
+                task: asyncio.Task[Any] = asyncio.ensure_future(call())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if delay:
+                    await asyncio.sleep(delay)
+                cancelled = task.cancel()
+                done, _ = await asyncio.wait([task], timeout=check.patience)
+                assert done, f"it did not end within {check.patience} s after its cancellation"
+                if cancelled and not task.cancelled():
+                    error = task.exception()
+                    did = "returned an answer" if error is None else f"raised {describe_error(error)}"
+                    raise AssertionError(f"it was cancelled, but {did}") from error
             await check.expect(enricher)
-        for part in (0.2, 0.5, 0.8):
-            await _cancel(check, enricher, keys[0], 0, duration * part)
-            await check.expect(enricher)
-
-
-async def _cancel(check: Check, enricher: Enricher, key: Any, turns: int, delay: float) -> None:
-    batch = list(check.expected)[: enricher.max_batch]
-    for call in (lambda: enricher.lookup(key), lambda: enricher.lookup_many(batch)):
-        task: asyncio.Task[Any] = asyncio.ensure_future(call())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if delay:
-            await asyncio.sleep(delay)
-        cancelled = task.cancel()
-        done, _ = await asyncio.wait([task], timeout=check.patience)
-        assert done, f"it did not end within {check.patience} s after its cancellation"
-        if cancelled and not task.cancelled():
-            error = task.exception()
-            raise AssertionError(
-                f"it was cancelled, but {'returned an answer' if error is None else f'raised {describe_error(error)}'}"
-            ) from error
 
 
 @asynchronous

@@ -7,7 +7,7 @@ needs only one loop is a coroutine function. The rules know nothing of an enrich
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from inspect import isawaitable, iscoroutinefunction, isroutine
@@ -80,14 +80,10 @@ class Check:
         """The answers by key; None for missing keys."""
         return {**self.known, **dict.fromkeys(self.missing)}
 
-    def run(self, main: Callable[[], Awaitable[T]]) -> T:
+    def run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function on a new loop and return its result."""
-
-        async def begin() -> T:
-            return await main()
-
         with asyncio.Runner(loop_factory=self.loop_factory) as runner:
-            return runner.run(begin())
+            return runner.run(main())
 
     async def within(self, what: str, awaitable: Awaitable[T]) -> T:
         """The result of an awaitable. It must end within `patience`."""
@@ -132,7 +128,7 @@ class Check:
         return text
 
 
-def asynchronous(rule: Callable[[Check], Awaitable[None]]) -> Callable[[Check], None]:
+def asynchronous(rule: Callable[[Check], Coroutine[Any, Any, None]]) -> Callable[[Check], None]:
     """Turns a rule that is a coroutine function into an ordinary function, like the other rules."""
 
     @wraps(rule)
