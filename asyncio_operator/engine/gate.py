@@ -159,7 +159,7 @@ class Gate:
             # By the clock of the breaker, which compares it with the time at which it opened.
             age = call.age = self._breaker_clock()
             if breaker.state != "closed" and breaker.refuses(age):
-                opens = breaker.opens_again_at()
+                opens = breaker.opens_again_at
                 when = "while another call tries it" if opens <= age else f"for another {opens - age:.3f} s"
                 raise CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
         # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.

@@ -59,8 +59,15 @@ def encodable(error: BaseException) -> BaseException:
         # Each cause is printed with the errors that led to it, so the cost grows with the square of their number.
         for one in causes if len(causes) <= MOST_CAUSES else ():
             with contextlib.suppress(Exception):
-                if not _is_text(one, alone=True):
-                    _escape(one)
+                if _is_text(one, alone=True):
+                    continue
+                one.args = tuple(map(_escaped, one.args))
+                for name in (*vars(one), *TEXTS):
+                    value = getattr(one, name, None)
+                    if isinstance(value, str) and _escaped(value) != value:
+                        setattr(one, name, _escaped(value))
+                if hasattr(one, "__notes__"):
+                    one.__notes__ = list(map(_escaped, one.__notes__))
         return error if _is_text(error) else stand_in(error)
     except BaseException:
         return keep_verdict(FunctionError(describe_error(error)), error)
@@ -115,19 +122,9 @@ def _with_causes(error: BaseException) -> list[BaseException]:
     return list(found.values())
 
 
-def _escape(error: BaseException) -> None:
-    """Replace the characters that cannot be encoded by their codes, in the texts of one error."""
-
-    def escaped(value: Any) -> Any:
-        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-    error.args = tuple(map(escaped, error.args))
-    for name in (*vars(error), *TEXTS):
-        value = getattr(error, name, None)
-        if isinstance(value, str) and escaped(value) != value:
-            setattr(error, name, escaped(value))
-    if hasattr(error, "__notes__"):
-        error.__notes__ = list(map(escaped, error.__notes__))
+def _escaped(value: Any) -> Any:
+    """A text with the characters that cannot be encoded replaced by their codes; any other value as it is."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 # -- tracebacks without the frames of this library

@@ -74,15 +74,12 @@ class Breaker:
         self._open_for = seconds(spec.open_for)
         self._window = _Window(seconds(spec.window) / SLICES)
         self._opened = -math.inf
+        self.opens_again_at = -math.inf  # When a probe may pass, after the latest opening.
         self._probing = False
-
-    def opens_again_at(self) -> float:
-        """When a probe may pass, after the latest opening. The time may be in the past."""
-        return self._opened + self._open_for
 
     def refuses(self, now: float) -> bool:
         """Whether a call must not start."""
-        return self.state != "closed" and (self._probing or now < self._opened + self._open_for)
+        return self.state != "closed" and (self._probing or now < self.opens_again_at)
 
     def allow(self, now: float) -> bool:
         """Whether a call may start. If the breaker is not closed, this call is the probe."""
@@ -138,7 +135,7 @@ class Breaker:
 
     def _open(self, now: float) -> None:
         self.state = "open"
-        self._opened = now
+        self._opened, self.opens_again_at = now, now + self._open_for
         self._probing = False
 
 

@@ -127,7 +127,12 @@ class ObservedCalls:
         finally:
             duration = monotonic() - started
             instruments.duration.record(duration, labels)
-            self._record_by_convention(duration, said)
+            # The metric that the conventions require, with their attributes and no others.
+            found: dict[str, Any] = {**self._attributes, **said}
+            http = "http.request.method" in found
+            if http or self._database:
+                instrument, names = (instruments.http, _HTTP) if http else (instruments.database, _DATABASE)
+                instrument.record(duration, {name: found[name] for name in (*names, "error.type") if name in found})
             instruments.calls.add(1, labels)
             instruments.in_flight.add(-1, self._labels)
             # Another context resets it only if the loop is gone.
@@ -135,17 +140,6 @@ class ObservedCalls:
                 api_context.detach(token)
             span.set_attributes(said)
             span.end()
-
-    def _record_by_convention(self, duration: float, said: dict[str, Any]) -> None:
-        """Record the metric that the conventions require, with their attributes and no others."""
-        found: dict[str, Any] = {**self._attributes, **said}
-        if "http.request.method" in found:
-            instrument, names = self._instruments.http, _HTTP
-        elif self._database:
-            instrument, names = self._instruments.database, _DATABASE
-        else:
-            return
-        instrument.record(duration, {name: found[name] for name in (*names, "error.type") if name in found})
 
 
 def _error_type(error: BaseException, said: dict[str, Any]) -> str:

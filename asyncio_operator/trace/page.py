@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
@@ -199,16 +200,13 @@ def _elements(story: Story) -> Iterator[Json]:
         name = f"{life.element}: {life.value}"
         end = story.end if life.emitted is None else life.emitted
         args = {"element": life.element, "value": life.value, "outcome": life.outcome, "attempts": len(life.attempts)}
-        yield _nestable("b", name, life, life.admitted, args)
+        nestable = partial(_chrome_event, process=ELEMENTS, thread=0, id=str(life.element), cat="element")
+        yield nestable("b", name, life.admitted, args=args)
         for span in life.spans(story.end):
             if span.kind in ("waiting", "backing_off", "held"):
-                yield _nestable("b", SPANS[span.kind].label, life, span.start, {})
-                yield _nestable("e", SPANS[span.kind].label, life, span.end, {})
-        yield _nestable("e", name, life, end, {})
-
-
-def _nestable(phase: str, name: str, life: Life, time: float, args: Json) -> Json:
-    return _chrome_event(phase, name, time, ELEMENTS, 0, id=str(life.element), cat="element", args=args)
+                yield nestable("b", SPANS[span.kind].label, span.start, args={})
+                yield nestable("e", SPANS[span.kind].label, span.end, args={})
+        yield nestable("e", name, end, args={})
 
 
 def _instants(story: Story) -> Iterator[Json]:

@@ -130,7 +130,7 @@ def test_R10_calls_that_started_before_it_opened_are_not_the_probe():
     breaker = opened(5.0)
     breaker.succeeded(6.0, started=4.0)
     breaker.failed(6.0, started=6.0)
-    assert breaker.opens_again_at() == 15.0
+    assert breaker.opens_again_at == 15.0
     assert breaker.allow(15.0)
     breaker.succeeded(16.0, started=4.0)
     breaker.failed(16.0, started=4.0)
