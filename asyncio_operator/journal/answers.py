@@ -97,19 +97,13 @@ def to_table(
 # -- which answers count
 
 
-def expiries(times: pa.ChunkedArray, expires: pa.ChunkedArray, expire_after: float | None) -> Ints:
-    """When answers end, in microseconds: by their writer's expiry, shortened by a reader's; `NEVER` for never."""
-    ends: Ints = expires.cast(pa.int64()).fill_null(NEVER).to_numpy()
-    if expire_after is None:
-        return ends
-    own = times.cast(pa.int64()).to_numpy() + round(expire_after * _MICROSECONDS)
-    shortened: Ints = np.minimum(ends, own)
-    return shortened
-
-
 def living(table: pa.Table, now: float, expire_after: float | None = None) -> pa.Table:
-    """The rows whose answers have not expired at a time, in seconds since the epoch."""
-    ends = expiries(table["_time"], table["_expires"], expire_after)
+    """The rows whose answers have not expired at a time, in seconds since the epoch: by their writer's expiry, or by a
+    reader's, `expire_after`, which only shortens it."""
+    ends = table["_expires"].cast(pa.int64()).fill_null(NEVER).to_numpy()
+    if expire_after is not None:
+        own = table["_time"].cast(pa.int64()).to_numpy() + round(expire_after * _MICROSECONDS)
+        ends = np.minimum(ends, own)
     alive = ends > round(now * _MICROSECONDS)
     return table if alive.all() else table.filter(pa.array(alive))
 
@@ -161,7 +155,7 @@ def worth_keeping(table: pa.Table, width: int, now: float) -> pa.Table:
     place = np.empty(len(by_key), np.int64)
     place[by_key] = np.arange(len(by_key))
     order, numbers, ordered = ranked(table, place[codes])
-    ends = expiries(table["_time"], table["_expires"], None)[order]
+    ends = table["_expires"].cast(pa.int64()).fill_null(NEVER).to_numpy()[order]
     # The longest life of the later answers of the key: a running maximum, kept apart by key. Ranks stay small.
     _, rank = np.unique(ends, return_inverse=True)
     apart = rank + ordered * (len(rank) + 1)

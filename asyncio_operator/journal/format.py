@@ -111,14 +111,10 @@ class Description:
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
     @cached_property
-    def about(self) -> bytes:
-        """What the metadata of its data files say."""
-        return f"{FORMAT} {self.hash}".encode()
-
-    @cached_property
     def mark(self) -> bytes:
-        """The same in the bytes of a footer: two texts of Thrift's compact protocol, each after its type and length."""
-        return _in_footer(METADATA) + _in_footer(self.about)
+        """The metadata of `schema` in the bytes of a footer: two texts of Thrift's compact protocol, each after its
+        type and length."""
+        return _in_footer(METADATA) + _in_footer(self.schema.metadata[METADATA])
 
     @property
     def name(self) -> str:
@@ -127,8 +123,9 @@ class Description:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of its Parquet files."""
-        return pa.schema([*self.keys, *self.answers, *ABOUT], metadata={METADATA: self.about})
+        """The columns of its Parquet files, and what their metadata say."""
+        metadata = {METADATA: f"{FORMAT} {self.hash}".encode()}
+        return pa.schema([*self.keys, *self.answers, *ABOUT], metadata=metadata)
 
     @cached_property
     def key_type(self) -> pa.DataType:

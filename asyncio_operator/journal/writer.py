@@ -216,8 +216,8 @@ class JournalWriter:
         return error is None and not self._aborted
 
     def _write(self, answers: list[Any], first: int) -> JournalError | None:
-        """Make a file of answers, whose first one has this number in its run. Returns the error that ends the
-        writer, or None."""
+        """Make a file of answers, whose first one has this number in its run, and put it into its place, again and
+        again while that fails. Returns the error that ends the writer, or None."""
         try:
             tables = []
             for batch in self._columns(answers):
@@ -236,9 +236,6 @@ class JournalWriter:
             return failed
         name = file_name(ANSWERS, round(self._clock() * 1000), self._id, self._files)
         self._files += 1
-        return self._put(name, data)
-
-    def _put(self, name: str, data: bytes) -> JournalError | None:
         begun, pause = self._now(), self._first_pause
         while True:
             try:

@@ -330,23 +330,19 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         return not changed.is_empty() and self._ranked.add(changed)
 
 
-def key_of_element(element: Any) -> Key:
-    """An element's attribute ``key``, as of a `Timer`; elements without one are all of one key."""
-    return getattr(element, "key", "")
-
-
 class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):
     """The elements of one key at a time, in one key group. Another key may follow when they are gone.
 
     Args:
         key: the priority of an element; read when it is added.
-        key_of: the key of an element; None is `key_of_element`.
+        key_of: the key of an element; None is its attribute ``key``. Elements without one are then all of one key.
     """
 
     __slots__ = ("_present",)
 
     def __init__(self, key: Callable[[T], Any], key_of: Callable[[T], Key] | None = None) -> None:
-        super().__init__(key, key_of_element if key_of is None else key_of, KeyGroupRange(0, 0), 1)
+        key_of = (lambda element: getattr(element, "key", "")) if key_of is None else key_of
+        super().__init__(key, key_of, KeyGroupRange(0, 0), 1)
         self._present = b""
 
     def add(self, element: T) -> bool:

@@ -50,12 +50,9 @@ class RocksDBOptions:
     compression: str = "lz4"
 
     def __post_init__(self) -> None:
-        for name in ("write_buffer_bytes", "block_cache_bytes", "max_log_bytes"):
-            _within(name, getattr(self, name), SMALLEST, LARGEST)
-        _within("background_jobs", self.background_jobs, 1, MOST_JOBS)
+        bounds = dict.fromkeys(("write_buffer_bytes", "block_cache_bytes", "max_log_bytes"), (SMALLEST, LARGEST))
+        for name, (least, most) in {**bounds, "background_jobs": (1, MOST_JOBS)}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise must_be(name, value, f"an int from {least} to {most}")
         one_of("compression", self.compression, ("none", "snappy", "lz4", "zstd"))
-
-
-def _within(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise must_be(name, value, f"an int from {least} to {most}")

@@ -79,26 +79,23 @@ class HeapSnapshot(StateSnapshot):
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
         self.check_present()
-        segments = self.groups.get(name, {})
+        segments, length_at = self.groups.get(name, {}), _length.unpack_from
         for group in sorted(segments):
             if group in key_groups:
-                yield from self._unpacked(name, group, segments[group])
-
-    def _unpacked(self, name: str, group: int, segment: bytes) -> Iterator[Row]:
-        length_at, position, size = _length.unpack_from, 0, len(segment)
-        try:
-            while position < size:
-                start = position + 4
-                end = start + length_at(segment, position)[0]
-                position = end + 4 + length_at(segment, end)[0]
-                if position > size:
-                    raise ValueError(position)
-                yield segment[start:end], segment[end + 4 : position]
-        except (ValueError, struct.error) as error:
-            raise StateError(
-                f"{self!r} is damaged: the entries of state {name!r} in key group {group} end within an entry; "
-                "restore another one"
-            ) from error
+                segment, position = segments[group], 0
+                try:
+                    while position < len(segment):
+                        start = position + 4
+                        end = start + length_at(segment, position)[0]
+                        position = end + 4 + length_at(segment, end)[0]
+                        if position > len(segment):
+                            raise ValueError(position)
+                        yield segment[start:end], segment[end + 4 : position]
+                except (ValueError, struct.error) as error:
+                    raise StateError(
+                        f"{self!r} is damaged: the entries of state {name!r} in key group {group} end within an entry; "
+                        "restore another one"
+                    ) from error
 
     def check_present(self) -> None:
         if self.deleted:

@@ -62,7 +62,7 @@ class State:
 
     def clear(self) -> None:
         """Removes what is stored for the current key and namespace."""
-        self._write(self._current.slot or self._current.require_slot(), (), clear=True)
+        self._staged(self._current.slot or self._current.require_slot(), (), clear=True)()
 
     def _get(self, slot: bytes, sub: bytes) -> Any:
         """The value at an address, or ABSENT."""
@@ -102,12 +102,9 @@ class State:
         except Exception as error:
             raise self.located(error, slot, READING) from error
 
-    def _write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
-        """Writes values as one batch: after a crash all of it is there, or nothing. `clear` empties the slot before."""
-        self._staged(slot, changes, clear)()
-
     def _staged(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> Callable[[], None]:
-        """What writes such a batch when it is called. Until then nothing is changed."""
+        """What writes values as one batch when it is called: after a crash all of it is there, or nothing. `clear`
+        empties the slot before. Until the call nothing is changed."""
         try:
             batch = self._backend.new_batch()
             self.entries.stage(batch, slot, [(sub, self._encode(value)) for sub, value in changes], clear)
@@ -233,7 +230,7 @@ class ListState(State, Generic[V]):
         if any(value is None for value in elements):
             error = StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out")
             raise self.located(error, slot)
-        self._write(slot, [(self._next_sub(slot), value) for value in elements], clear)
+        self._staged(slot, [(self._next_sub(slot), value) for value in elements], clear)()
 
     def _next_sub(self, slot: bytes) -> bytes:
         try:
@@ -271,7 +268,7 @@ class MapState(State, Generic[K, V]):
         slot = self._current.slot or self._current.require_slot()
         if not isinstance(entries, Mapping):
             raise self.located(StateError(f"put_all({describe(entries)}): a mapping is needed, a dict"), slot)
-        self._write(slot, [(self.sub_of(slot, key), value) for key, value in entries.items()])
+        self._staged(slot, [(self.sub_of(slot, key), value) for key, value in entries.items()])()
 
     def remove(self, key: K) -> None:
         """Removes one entry, if it is there."""
@@ -366,7 +363,9 @@ class AggregatingState(State):
         """The accumulator's result, or None if nothing was added."""
         slot = self._current.slot or self._current.require_slot()
         accumulator = self._get(slot, b"")
-        return None if accumulator is ABSENT else self._call(slot, "get_result", accumulator)
+        return (
+            None if accumulator is ABSENT else self._called(slot, "get_result", self._aggregate.get_result, accumulator)
+        )
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
@@ -377,8 +376,5 @@ class AggregatingState(State):
         slot = self._current.slot or self._current.require_slot()
         accumulator = self._get(slot, b"")
         if accumulator is ABSENT:
-            accumulator = self._call(slot, "create_accumulator")
-        return self._staged(slot, [(b"", self._call(slot, "add", value, accumulator))])
-
-    def _call(self, slot: bytes, function: str, *arguments: Any) -> Any:
-        return self._called(slot, function, getattr(self._aggregate, function), *arguments)
+            accumulator = self._called(slot, "create_accumulator", self._aggregate.create_accumulator)
+        return self._staged(slot, [(b"", self._called(slot, "add", self._aggregate.add, value, accumulator))])

@@ -333,6 +333,8 @@ class RocksDBTable(Table):
 
     def sweep(self, count: int, deadline: int, now: int) -> int | None:
         begun, oldest = False, None
+        # A living entry begins with these bytes, or larger ones; one whose life begins now, with `fresh`.
+        after, fresh = stamp(max(deadline + 1 + STAMP_BIAS, 0)), stamp(now + STAMP_BIAS)
         while count > 0:
             if self._end is None:
                 # One round at most begins in a call: a small table must not be read again and again.
@@ -342,7 +344,18 @@ class RocksDBTable(Table):
                 begun = True
                 self._position, self._end, self._oldest = b"", _after(last[0]), now
             rows = self._database.head(self._name, self._position, self._end, count)
-            self._remove_over(rows, deadline, now)
+            entries = [stored for _, stored in rows]
+            if entries and (min(entries) < after or max(entries) >= _NOT_BEGUN):
+                batch, handles = self._database.new_batch(), self._database.handles
+                for address, stored in rows:
+                    if stored < after:
+                        batch.delete(address, handles[self._name])
+                    elif stored >= _NOT_BEGUN:
+                        batch.put(address, fresh + stored[STAMP_SIZE:], handles[self._name])
+                self._database.commit(batch)
+                entries = [stored for stored in entries if stored >= after]
+            if entries:
+                self._oldest = min(self._oldest, stamped_at(min(entries))[0] - STAMP_BIAS)
             count -= len(rows)
             # Fewer rows than asked for: the round has come to its end.
             if count > 0:
@@ -350,29 +363,6 @@ class RocksDBTable(Table):
             else:
                 self._position = _after(rows[-1][0])
         return oldest
-
-    def _remove_over(self, rows: list[Row], deadline: int, now: int) -> None:
-        """Removes from the rows of the round those stamped at the deadline or before, and begins the lives of others,
-        in one batch."""
-        if not rows:
-            return
-        entries = [stored for _, stored in rows]
-        after = stamp(max(deadline + 1 + STAMP_BIAS, 0))  # A living entry begins with these bytes, or larger ones.
-        if min(entries) < after or max(entries) >= _NOT_BEGUN:
-            batch, handle, begun = (
-                self._database.new_batch(),
-                self._database.handles[self._name],
-                stamp(now + STAMP_BIAS),
-            )
-            for address, stored in rows:
-                if stored < after:
-                    batch.delete(address, handle)
-                elif stored >= _NOT_BEGUN:
-                    batch.put(address, begun + stored[STAMP_SIZE:], handle)
-            self._database.commit(batch)
-            entries = [stored for stored in entries if stored >= after]
-        if entries:
-            self._oldest = min(self._oldest, stamped_at(min(entries))[0] - STAMP_BIAS)
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
         return ((address, b"", stored) for address, stored in self._database.scan(self._name, b"", None))
