@@ -270,7 +270,16 @@ class Hop(Input):
         """The next batch: as many parts as are delivered and fit into it. None if there is none."""
         parts: list[pa.RecordBatch] = []
         rows, size = 0, 0
-        while rows < OUTPUT_ROWS and (part := self._part()) is not None:
+        while rows < OUTPUT_ROWS:
+            part, self._next = self._next, None
+            if part is None:
+                if self._built is None:
+                    self._built = self._build()
+                # The part before it has then left the earlier link.
+                part = next(self._built, None)
+                if part is None:
+                    self._built = None
+                    break
             rows, size = rows + part.num_rows, size + part.nbytes
             if parts and (rows > OUTPUT_ROWS or size > OUTPUT_BYTES):
                 self._next = part
@@ -279,17 +288,6 @@ class Hop(Input):
         if len(parts) < 2:
             return parts[0] if parts else None
         return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-
-    def _part(self) -> pa.RecordBatch | None:
-        """The next part of the output. The one before it has then left the earlier link."""
-        part, self._next = self._next, None
-        if part is None:
-            if self._built is None:
-                self._built = self._build()
-            part = next(self._built, None)
-            if part is None:
-                self._built = None
-        return part
 
     def _build(self) -> Iterator[pa.RecordBatch]:
         while self._delivered:

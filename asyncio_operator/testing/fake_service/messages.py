@@ -103,7 +103,11 @@ class FakeAnswer:
 async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamResponse:
     """Answer a request."""
     if answer.reset:
-        _cut(incoming, reset=True)
+        if incoming.transport is not None:
+            # A linger time of 0 makes the system send a reset instead of an orderly end.
+            connection = incoming.transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            incoming.transport.abort()
         return web.Response()
     content = answer.content()
     headers = {"content-type": "application/json"} | {name.lower(): said for name, said in answer.headers.items()}
@@ -116,7 +120,9 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
         await response.prepare(incoming)
         if answer.truncated:
             await response.write(content[: len(content) // 2])
-            _cut(incoming, reset=False)
+            # A close, as a server that stops does.
+            if incoming.transport is not None:
+                incoming.transport.close()
         else:
             size = -(-len(content) // PIECES) or 1
             starts = range(0, len(content) or 1, size)
@@ -125,16 +131,3 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
                 await response.write(content[start : start + size])
             await response.write_eof()
     return response
-
-
-def _cut(incoming: web.BaseRequest, reset: bool) -> None:
-    """End the connection: by a reset, or by a close, as a server that stops does."""
-    transport = incoming.transport
-    if transport is None:
-        return
-    if reset:
-        # A linger time of 0 makes the system send a reset instead of an orderly end.
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        transport.abort()
-    else:
-        transport.close()
