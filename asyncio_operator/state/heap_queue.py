@@ -154,7 +154,8 @@ class PartedDict(Generic[K, V]):
     def split(self) -> None:
         """Split one part: any of them, so that each is split in its turn."""
         place = len(self.parts)
-        self._resized(place + 1)
+        self._high = (1 << place.bit_length()) - 1
+        self._low = self._high >> 1
         kept: dict[K, V] = {}
         moved: dict[K, V] = {}
         for key, value in self.parts[place & self._low].items():
@@ -171,7 +172,8 @@ class PartedDict(Generic[K, V]):
             last = self.parts.pop()
             place = len(self.parts) & self._low
             self.parts[place].update(last)
-            self._resized(len(self.parts))
+            self._high = (1 << (len(self.parts) - 1).bit_length()) - 1
+            self._low = self._high >> 1
 
     def values(self) -> Iterator[V]:
         """The values, in any order."""
@@ -179,10 +181,6 @@ class PartedDict(Generic[K, V]):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
-
-    def _resized(self, count: int) -> None:
-        self._high = (1 << (count - 1).bit_length()) - 1
-        self._low = self._high >> 1
 
 
 def _spread(key: object) -> int:

@@ -48,7 +48,7 @@ class Timer(NamedTuple):
         if not isinstance(other, Timer):
             return NotImplemented
         # As tuples (1, 1), (1, True) and (1, 1.0) are equal, and as timers they are three.
-        if _is_plain(self) and _is_plain(other):
+        if _PLAIN.issuperset((type(self[1]), type(self[2]), type(other[1]), type(other[2]))):
             return tuple.__eq__(self, other)
         return serialize_timer(self) == serialize_timer(other)
 
@@ -63,12 +63,7 @@ class Timer(NamedTuple):
 
 
 _tuple_hash = tuple.__hash__
-_PLAIN = frozenset({int, str, bytes, type(None)})
-
-
-def _is_plain(timer: Timer) -> bool:
-    """Whether Python's equality of the timer is the equality of keys."""
-    return type(timer[1]) in _PLAIN and type(timer[2]) in _PLAIN
+_PLAIN = frozenset({int, str, bytes, type(None)})  # Types whose equality in Python is the equality of keys.
 
 
 def serialize_timer(timer: Timer) -> bytes:

@@ -343,7 +343,10 @@ class InternalTimerService(Timers):
 
     def read_group(self, key_group: int, data: bytes) -> list[Restored]:
         check_group(key_group, self._queues.key_groups)
-        found = snapshot_body(data, "timers", key_group, _is_body)
+        found = snapshot_body(data)
+        kinds = found.get("event"), found.get("processing")
+        if "format" not in found or any(type(kind) is not list or {*map(type, kind)} - {bytes} for kind in kinds):
+            raise not_of(data, "timers", key_group)
         wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._queues.max_parallelism, "key_group": key_group}
         for name, value in wanted.items():
             if found.get(name) != value:
@@ -411,23 +414,21 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
     return callback
 
 
-def snapshot_body(data: bytes, what: str, key_group: int, is_body: Callable[[dict[Any, Any]], bool]) -> dict[Any, Any]:
-    """What a snapshot of a key group holds; StateError unless `is_body` says that it is one of `what`."""
+def snapshot_body(data: bytes) -> dict[Any, Any]:
+    """What a snapshot of a key group holds; empty if the bytes are none."""
     try:
         found = BUILTIN.deserialize(data) if isinstance(data, bytes) else None
     except StateError:
         found = None
-    if not isinstance(found, dict) or not is_body(found):
-        raise StateError(
-            f"{describe(data)} is not a snapshot of the {what} of key group {key_group}: "
-            "restore() takes the bytes that snapshot() returned"
-        )
-    return found
+    return found if isinstance(found, dict) else {}
 
 
-def _is_body(found: dict[Any, Any]) -> bool:
-    kinds = found.get("event"), found.get("processing")
-    return "format" in found and all(type(kind) is list and {*map(type, kind)} <= {bytes} for kind in kinds)
+def not_of(data: bytes, what: str, key_group: int) -> StateError:
+    """The error for bytes that are not a snapshot of a key group."""
+    return StateError(
+        f"{describe(data)} is not a snapshot of the {what} of key group {key_group}: "
+        "restore() takes the bytes that snapshot() returned"
+    )
 
 
 class TimerServiceManager(Timers):
@@ -502,8 +503,15 @@ class TimerServiceManager(Timers):
 
     def read_group(self, key_group: int, data: bytes) -> list[Restored]:
         check_group(key_group, self.queues.key_groups)
-        found = snapshot_body(data, "timer services", key_group, _are_services)["services"]
-        return [one for name, data in found.items() for one in self._named(name).read_group(key_group, data)]
+        found = snapshot_body(data)
+        services = found.get("services")
+        if (
+            found.get("format") != SERVICES_FORMAT
+            or not isinstance(services, dict)
+            or not all(_is_name(name) and isinstance(timers, bytes) for name, timers in services.items())
+        ):
+            raise not_of(data, "timer services", key_group)
+        return [one for name, data in services.items() for one in self._named(name).read_group(key_group, data)]
 
     def _named(self, name: str) -> InternalTimerService:
         """The service of that name, which keeps its timers until it is asked for."""
@@ -537,12 +545,3 @@ def _is_name(name: Any) -> bool:
         return isinstance(name, str) and 0 < len(name.encode()) <= LONGEST_NAME
     except UnicodeEncodeError:
         return False
-
-
-def _are_services(found: dict[Any, Any]) -> bool:
-    services = found.get("services")
-    return (
-        found.get("format") == SERVICES_FORMAT
-        and isinstance(services, dict)
-        and all(_is_name(name) and isinstance(timers, bytes) for name, timers in services.items())
-    )

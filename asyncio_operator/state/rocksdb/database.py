@@ -29,6 +29,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import isqrt
 from pathlib import Path
 from typing import Final, TypeVar
@@ -85,7 +86,10 @@ class Settings:
         self._options = options
         self.writes = WriteOptions()
         self.writes.no_slowdown = True  # RocksDB refuses what has to wait: see `Database.write`.
-        self.shared = shared = _shared.get(owner) or _shared.setdefault(owner, Shared(options))
+        if owner not in _shared:
+            cache = Cache.new_hyper_clock_cache(options.block_cache_bytes, 0)  # 0: entries of any size.
+            _shared.setdefault(owner, Shared(cache))
+        self.shared = shared = _shared[owner]
         least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
             taken = sum(each.write_buffer for each in shared.open)
@@ -139,14 +143,14 @@ class Settings:
             self.shared.open.discard(self)
 
 
+@dataclass(slots=True, eq=False)
 class Shared:
     """What the databases of a process with equal options share."""
 
-    def __init__(self, options: RocksDBOptions) -> None:
-        self.cache = Cache.new_hyper_clock_cache(options.block_cache_bytes, 0)  # 0: entries of any size.
-        # Those that have a part of the write buffers; one that is dropped without being closed has none.
-        self.open: WeakSet[Settings] = WeakSet()
-        self.lock = threading.Lock()
+    cache: Cache
+    # Those that have a part of the write buffers; one that is dropped without being closed has none.
+    open: WeakSet[Settings] = field(default_factory=WeakSet)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _shared: dict[tuple[int, RocksDBOptions], Shared] = {}

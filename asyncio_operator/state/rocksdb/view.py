@@ -137,7 +137,10 @@ def leave(view: Path | None) -> None:
 def is_database(directory: Path) -> bool:
     """Whether there is a database of this format already; False if there is nothing yet. StateError if it is another
     program's, or holds something else; OSError if it cannot be read."""
-    if not directory.exists() or (directory.is_dir() and not contents(directory)):
+    if not directory.exists():
+        return False
+    # The root of a volume has a `lost+found` by itself.
+    if directory.is_dir() and all(entry.name == "lost+found" and entry.is_dir() for entry in directory.iterdir()):
         return False
     if not (directory / "CURRENT").is_file():
         if (directory / BEGUN).is_file():
@@ -153,11 +156,6 @@ def is_database(directory: Path) -> bool:
     if is_foreign:  # Made by rocksdict in another mode than ours.
         raise StateError(f"the RocksDB directory {directory} holds another program's data: take another directory")
     return True
-
-
-def contents(directory: Path) -> list[Path]:
-    """The files in a directory, without the `lost+found` that the root of a volume has by itself."""
-    return [entry for entry in directory.iterdir() if entry.name != "lost+found" or not entry.is_dir()]
 
 
 def _remove_left() -> None:
