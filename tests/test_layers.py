@@ -446,7 +446,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/state": 7_084,
     "asyncio_operator/telemetry": 513,
     "asyncio_operator/testing": 3_033,
-    "asyncio_operator/timers": 1_211,
+    "asyncio_operator/timers": 1_205,
     "asyncio_operator/trace": 1_228,
     "asyncio_operator/view": 255,
     "asyncio_operator/windows": 346,
