@@ -73,8 +73,8 @@ class ToLoop(Input):
         """Add an element; waits while the channel is full. False if the loop's side has closed it."""
         # The buffer first, then the flag: the loop's side does the opposite, so one of both sees the other.
         self._items.append(item)
-        if self._waiting is not None:
-            self._wake_loop()
+        if self._waiting is not None and not self.closed:
+            call_on(self._loop, lambda: wake(self._waiting))
         # In a loop, because a ring may be an old one, for room that is full again.
         while len(self._items) >= self._limit and not self.closed:
             self._room.wait()
@@ -89,7 +89,8 @@ class ToLoop(Input):
         # The error first: the loop's side reads it as soon as it sees the end.
         self._error = error
         self._ended = True
-        self._wake_loop()
+        if not self.closed:
+            call_on(self._loop, lambda: wake(self._waiting))
 
     def feed(self, items: Iterable[Any]) -> None:
         """Add all items, then the end, or the error that reading them raised. It runs on a thread of its own."""
@@ -101,10 +102,6 @@ class ToLoop(Input):
             self.end(error)
         else:
             self.end()
-
-    def _wake_loop(self) -> None:
-        if not self.closed:
-            call_on(self._loop, lambda: wake(self._waiting))
 
     # -- the loop's side
 
