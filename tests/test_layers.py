@@ -436,7 +436,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/engine": 3_684,
     "asyncio_operator/journal": 2_087,
     "asyncio_operator/lookup": 4_268,
-    "asyncio_operator/loop": 813,
+    "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_664,
     "asyncio_operator/policies": 1_208,
     "asyncio_operator/queues": 395,
