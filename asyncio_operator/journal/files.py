@@ -69,14 +69,6 @@ class Listing(NamedTuple):
     records: Sequence[Record]
     live: Sequence[Entry]
 
-    def known_from(self, seen: Seen) -> frozenset[str]:
-        """The files that were seen, and those that hold nothing but the answers of such files."""
-        known = {entry.name for entry in self.files if entry.name in seen}
-        for record in self.records:
-            if all(name in seen or name in known for name in record.replaced):
-                known |= record.written
-        return frozenset(known)
-
 
 def check_description(place: Place, description: Description) -> None:
     """Raise FileNotFoundError if a journal does not have its description: a file would be of no journal."""

@@ -139,7 +139,12 @@ class JournalReader:
 
     def _list(self) -> None:
         listing = list_journal(self.place)
-        known = listing.known_from(self._since)
+        # The files that were seen, and those that hold nothing but the answers of such files.
+        seen = self._since
+        known = {entry.name for entry in listing.files if entry.name in seen}
+        for record in listing.records:
+            if all(name in seen or name in known for name in record.replaced):
+                known |= record.written
         self._files = [entry for entry in listing.live if entry.name not in known]
         self.has_files = bool(self._files)
 
