@@ -434,7 +434,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_454,
     "asyncio_operator/arrow": 2_787,
     "asyncio_operator/engine": 3_684,
-    "asyncio_operator/journal": 2_087,
+    "asyncio_operator/journal": 2_084,
     "asyncio_operator/lookup": 4_268,
     "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_664,
