@@ -159,8 +159,8 @@ class LookupPipeline(Asking):
         self.slices = options.batching.max_size if sliced and options.batching is not None else 0
         self.timed = options.timed
         self.judges = options.judges or options.hedge is not None or self.eager
-        # Whether what has come answers later questions too. What a place keeps would not expire here (law L13).
-        self._remembers = bool(options.remember) and not places.keeps
+        # Whether what has come answers later questions too. A cache settles what came for it before it is asked.
+        self._remembers = bool(options.remember)
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
         # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
