@@ -148,7 +148,7 @@ class Model:
                 self.cut(fate, limit)
             elif self.options.batching is None or worst == "result":
                 self.ended(fate, act.ending, end, act)
-            elif len(present) > 1 and worst in ("cancelled", "error", "hopeless"):
+            elif len(fates) > 1 and worst in ("cancelled", "error", "hopeless"):
                 self.split(fate, present, end)
             else:
                 self.ended(fate, worst, end, act)

@@ -66,7 +66,7 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("on_timeout", [1, "skip"], "a function of the value"),
     ("on_error", ["ignore", None, 1], '"fail", "skip", or a function of value and error'),
     ("flatten", [1, None, "yes"], "True or False"),
-    ("clock", [1, "now"], "a function that gives seconds"),
+    ("clock", [1, "now"], "a callable that returns seconds"),
     ("on_timeout", [hook], "an ordinary function"),
     ("on_error", [hook], "an ordinary function"),
     ("on_timeout", [max_of_two], "which takes (a, b, /); it must take one argument, the value"),

@@ -56,12 +56,9 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
                     right = any(answer.call.run is run for answer in _while_inside(scope, row, out, book))
                 case "shared":
                     # A row may share what another had from the journal, from a cache that workers share, or from an
-                    # older answer when a circuit breaker refused the call.
-                    right = (
-                        "journal" in run.setting
-                        or not scope.heap
-                        or (latest is not None and _may_be_called(run, row, out.at + book.moment))
-                    )
+                    # older answer when a circuit breaker, or a budget, refused the call.
+                    asked = latest is not None and _may_be_called(run, row, out.at + book.moment)
+                    right = asked or "journal" in run.setting or not scope.heap
                 case "cache" | "stale":
                     if latest is None and not scope.heap:
                         found.undecided("an answer in a store that outlives workers may be older than the history")
@@ -98,7 +95,8 @@ def _gives_own_answers(scope: Scope) -> bool:
 
 def _may_be_called(run: Run, row: Row, until: float) -> bool:
     """Whether a call for the key of a row was made, or may have been refused, until a time."""
-    return any(call.start <= until for call in run.calls_of.get(row.key, ())[:1]) or may_be_refused(run, until)
+    called = any(call.start <= until for call in run.calls_of.get(row.key, ())[:1])
+    return called or run.setting.get("on_spent") == "null" or may_be_refused(run, until)
 
 
 def _while_inside(scope: Scope, row: Row, out: Out, book: Book) -> Iterator[Answer]:

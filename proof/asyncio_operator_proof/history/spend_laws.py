@@ -99,19 +99,21 @@ def law_g6_a_spend_limit_ends_the_task(book: Book, found: Finding) -> None:
 
 def law_g12_a_row_without_money_is_over_budget(book: Book, found: Finding) -> None:
     """Where the budget says so, and only there, a row whose call would pass the limit leaves as "over_budget", whatever
-    `on_error` says, and it has no values."""
+    `on_error` says, and it has no values. An old answer may take the place of the refusal."""
     for run in book.runs:
         goes_on = run.setting.get("on_spent") == "null" and "spend" in run.setting
+        stale = ("stale", "shared") if run.setting.get("cache", {}).get("stale_if_error") else ()
         for row in run.rows.values():
             for out in row.outs:
-                refused = out.error == REFUSED and out.source != "stale"
+                refused = out.error == REFUSED and not (out.status == "found" and out.source in stale)
                 if out.status != "over_budget" and not (goes_on and refused):
                     continue
                 found.decided()
-                what = f"row {row.row} of {run.name} leaves as {out.status!r}"
+                problem = "has values" if out.answer else ""
                 if not goes_on:
-                    found.broken(f"{what}, and nothing lets a job go on without money", out.at, row.event, out.event)
+                    problem = "nothing lets a job go on without money"
                 elif out.status != "over_budget":
-                    found.broken(f"{what}, and its budget refused a call", out.at, row.event, out.event)
-                elif out.answer:
-                    found.broken(f"{what}, and has values", out.at, row.event, out.event)
+                    problem = "its budget refused a call"
+                if problem:
+                    what = f"row {row.row} of {run.name} leaves as {out.status!r}, and {problem}"
+                    found.broken(what, out.at, row.event, out.event)

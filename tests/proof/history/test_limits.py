@@ -151,6 +151,14 @@ def test_Y2_a_row_without_money_is_judged_by_what_the_budget_says(
         assert (seen, judged(story, "G12")) == (set(), True)
 
 
+@pytest.mark.parametrize("source", ["stale", "shared"])
+@pytest.mark.parametrize("stale", [True, False])
+def test_Y2_an_old_answer_may_take_the_place_of_a_refused_call(source: str, stale: bool) -> None:
+    story = Story(budget="b", spend={"usd": 1.0}, on_spent="null", cache={"stale_if_error": stale}).task()
+    story.row(0, 1, key=0, status="found", source=source, attempts=0, error="BudgetExceeded", answer=[1])
+    assert ("G12" in broken(story)) is not stale
+
+
 @seen("G6", good=[0.5], bad=[0.6])
 def test_Y2_a_call_that_passes_the_spend_limit_is_seen(settled: float) -> Story:
     story = Story(budget="b", spend={"usd": 1.0}).task()
