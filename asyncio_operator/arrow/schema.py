@@ -116,18 +116,16 @@ class _Parser:
             self._fail("no column")
         wrapped = self._is("struct") and self._is("<", self._tokens[1])
         fields = [*self._type()] if wrapped else self._fields()
-        self._expect_end("',' or the end was expected")
+        if self._token.kind != "end":
+            self._fail("',' or the end was expected")
         return fields
 
     def whole_type(self) -> pa.DataType:
         """The whole text as one type."""
         kind = self._type()
-        self._expect_end("the end was expected")
-        return kind
-
-    def _expect_end(self, otherwise: str) -> None:
         if self._token.kind != "end":
-            self._fail(otherwise)
+            self._fail("the end was expected")
+        return kind
 
     def _fields(self) -> list[pa.Field]:
         fields = [self._field()]

@@ -93,7 +93,7 @@ class ElementSource(CallWindow):
         self._resumes = self.direct and not self._eager
         self.alone = self._resumes and options.retry is None and not options.limited
         self._outcomes = outcomes
-        self._next = deque(restored)
+        self.to_come = deque(restored)  # Elements that were restored, or read and not admitted, with their attempts.
         self._recorder = recorder
         self._context = copy_context()
         self._numbers = numbers
@@ -117,7 +117,7 @@ class ElementSource(CallWindow):
     def over(self) -> bool:
         """Whether no element will come any more."""
         # An element that a lane calls for may need another attempt.
-        if not self.reader.over or self.working or self._next:
+        if not self.reader.over or self.working or self.to_come:
             return False
         return self._cached is None or not self._cached.background
 
@@ -195,7 +195,7 @@ class ElementSource(CallWindow):
         if (
             self._admission is None
             and self._answered < AT_ONCE
-            and (self._is_runnable() or (not self.buffer.is_full() and (self._next or self.reader.has_some())))
+            and (self._is_runnable() or (not self.buffer.is_full() and (self.to_come or self.reader.has_some())))
         ):
             self._admission = self._admit()
             if self.direct and not (self._plain or self._eager):
@@ -209,15 +209,15 @@ class ElementSource(CallWindow):
         queue = buffer.queue
         put = queue.put
         yield from self._runnables()
-        while self._next and not buffer.is_full() and self._answered < AT_ONCE:
-            element, used = self._next.popleft()
+        while self.to_come and not buffer.is_full() and self._answered < AT_ONCE:
+            element, used = self.to_come.popleft()
             yield from self._admit_one(element, used)
             if used and self._resumes:
                 # Its call goes before those for the next elements.
                 self._admission = None
                 return
         # Counted here, and looked up again when it is used up: a look at the queue for each element costs more.
-        room = 0 if self._next else queue.capacity - len(queue)
+        room = 0 if self.to_come else queue.capacity - len(queue)
         if room:
             for element in self.reader:
                 kind = type(element)
@@ -251,13 +251,13 @@ class ElementSource(CallWindow):
             entry = queue.put(element)
         else:
             # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
-            self._next.appendleft((element, used))
+            self.to_come.appendleft((element, used))
             try:
                 entry = self._context.copy().run(queue.put, element)
             except BaseException as error:
                 remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
                 raise element_error("key", value, error, remedy, used) from error
-            self._next.popleft()
+            self.to_come.popleft()
         self.buffer.admitted += 1
         if not (self._eager or used):
             yield entry, value
@@ -306,10 +306,6 @@ class ElementSource(CallWindow):
         self.attempts.news()
 
     # -- what a run asks
-
-    def to_come(self) -> list[tuple[Any, int]]:
-        """Elements that were restored or read, and not admitted, each with the attempts that it has used."""
-        return [*self._next, *[(element, 0) for element in self.reader.input.read_ahead()]]
 
     def attempts_of(self, entry: Entry) -> int:
         """The number of attempts for the element that have failed."""

@@ -318,7 +318,8 @@ class Run:
         inside = [(entry.element, source.attempts_of(entry)) for entry in self.buffer.queue.entries()]
         elements, collected = self._on_their_way()
         waiting = () if firing is None else firing.collected
-        return OperatorSnapshot((*elements, *inside, *source.to_come()), (*collected, *waiting))
+        read = [(element, 0) for element in source.reader.input.read_ahead()]
+        return OperatorSnapshot((*elements, *inside, *source.to_come, *read), (*collected, *waiting))
 
     def _on_their_way(self) -> tuple[list[tuple[Any, int]], list[Record[Any]]]:
         """What was emitted and not taken by the consumer yet: elements, each with the attempts that it has used, and

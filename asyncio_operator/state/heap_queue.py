@@ -179,9 +179,6 @@ class PartedDict(Generic[K, V]):
         """The values, in any order."""
         return (value for part in self.parts for value in part.values())
 
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
 
 def _spread(key: object) -> int:
     # The hash of an int is the int, and those of addresses end alike.
