@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_785,
     "asyncio_operator/engine": 3_684,
     "asyncio_operator/journal": 2_084,
-    "asyncio_operator/lookup": 4_268,
+    "asyncio_operator/lookup": 4_262,
     "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_661,
     "asyncio_operator/policies": 1_208,

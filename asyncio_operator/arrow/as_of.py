@@ -33,8 +33,7 @@ class AsOf:
 
     time: int  # Position of the times among the columns of the input.
     version: int  # Position of the versions among the columns of a found row.
-    # The zone of dates and of timestamps without a zone, where the columns are of two types. None: both are of one
-    # type.
+    # The zone of dates and of timestamps without a zone, if the columns are of two types; None: they are of one.
     zone: str | None = None
 
     def held(self, versions: Any, times: pa.Array, answers: ColumnAnswers, key_of: Ints) -> Ints:

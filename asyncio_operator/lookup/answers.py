@@ -212,23 +212,14 @@ def check_failure(
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
     """The error that ends a run when a lookup failed."""
     what = "returned an invalid result" if isinstance(error, ResultError) else "failed"
-    text = _own_text(enricher, describe(key), error)
+    first, text = first_of(error), None
+    kind = type(first).__name__
+    own = describe_error(first).removeprefix(f"{kind}: ")
+    if isinstance(first, EnricherError) and own.startswith(f"{type(enricher).__qualname__}("):
+        # Without its own name and the key, which the message names already.
+        rests = [own.partition(end)[2] for end in (f"key {describe(key)}: ", "): ")]
+        text = next((f"{kind}: {rest}" for rest in rests if rest), None)
     return call_error(f"{describe(enricher)} {what}", "key", describe(key), error, attempts, remedy, text)
-
-
-def _own_text(enricher: Enricher, key: str, error: BaseException) -> str | None:
-    """What the error of an enricher says after its own name and the key, which the message names already; None if it
-    does not begin with its name."""
-    error = first_of(error)
-    kind = type(error).__name__
-    text = describe_error(error).removeprefix(f"{kind}: ")
-    if not isinstance(error, EnricherError) or not text.startswith(f"{type(enricher).__qualname__}("):
-        return None
-    for end in (f"key {key}: ", "): "):
-        _, found, rest = text.partition(end)
-        if found and rest:
-            return f"{kind}: {rest}"
-    return None
 
 
 def missing_key_error(enricher: Enricher, key: Any, time: Any = None) -> MissingKeyError:

@@ -53,6 +53,10 @@ class Arrivals:
         # The turns of the loop in which they have come, as `Calls.came` has them.
         self.turns: list[tuple[int, int, float]] = []
 
+    def turn_over(self, time: float) -> None:
+        """A turn of the loop is over, at this time of places."""
+        self.turns.append((len(self.results), next(TURNS), time))
+
 
 def some(values: list[Any], positions: Sequence[int]) -> list[Any]:
     """Those at some positions."""
@@ -284,8 +288,7 @@ class OpenBatch(CallWindow):
         if not self._places.dated:
             self.settle_now()
         elif self._arrivals.results:
-            turns = self._arrivals.turns
-            turns.append((len(self._arrivals.results), next(TURNS), self._places.now()))
+            self._arrivals.turn_over(self._places.now())
             self._places.due[self] = None
 
     def settle_now(self) -> None:
@@ -313,7 +316,7 @@ class OpenBatch(CallWindow):
         new, self._arrivals = self._arrivals, Arrivals()
         self._places.due.pop(self, None)
         if new.turns:
-            new.turns.append((len(new.results), next(TURNS), self._places.now()))
+            new.turn_over(self._places.now())
         positions: Sequence[int] = new.positions
         if positions and positions == [*(follow := range(positions[0], positions[0] + len(positions)))]:
             positions = follow
