@@ -190,8 +190,9 @@ class Laws:
         return any(self.model.waits_until(fate) <= now + EPS for fate in self.model.fates.values())
 
     def check_backing_off(self, now: float, counted: int) -> None:
-        waiting = [f.since for f in self.model.fates.values() if f.state == "waits" and f.attempt_ends <= now + EPS]
-        least, most = sum(since > now + LATE for since in waiting), sum(since > now - LATE for since in waiting)
+        waiting = [f for f in self.model.fates.values() if f.state == "waits" and f.attempt_ends <= now + EPS]
+        least = sum(f.since > now + LATE and f.attempt_ends <= now - LATE for f in waiting)
+        most = sum(f.since > now - LATE for f in waiting)
         law(least <= counted <= most, f"R8: {counted} are said to back off, not {least}")
 
     def check_idleness(self, now: float) -> None:
