@@ -241,7 +241,8 @@ def test_an_enricher_of_a_function_passes(make: Any) -> None:
 
 
 def check_blocking(make: Callable[[], Enricher]) -> None:
-    rule_loop_is_free(Check(make, ROWS, MISSING, (), None, 10))
+    check = Check(make, ROWS, MISSING, (), None, 10)
+    check.run(lambda: rule_loop_is_free(check))
 
 
 def sleeps(key: Any) -> Found:

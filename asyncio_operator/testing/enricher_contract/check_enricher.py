@@ -25,6 +25,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutinefunction
 from math import inf
 from typing import Any
 
@@ -33,7 +34,7 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing.enricher_contract import rules
-from asyncio_operator.testing.enricher_contract.rules import Check, Make, asynchronous
+from asyncio_operator.testing.enricher_contract.rules import Check, Make
 from asyncio_operator.testing.time import require_no_loop
 
 HELD = 0.05
@@ -90,13 +91,15 @@ def check_enricher(
     check = Check(make, known, missing, secrets, loop_factory, patience, poison)
     for rule in (*RULES, rules.rule_poison) if check.poison else RULES:
         try:
-            rule(check)
+            if iscoroutinefunction(rule):
+                check.run(partial(rule, check))
+            else:
+                rule(check)
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else describe_error(error)
             raise AssertionError(f"{rule.__name__} ({rule.__doc__}): {check.without_secrets(what)}") from error
 
 
-@asynchronous
 async def rule_loop_is_free(check: Check) -> None:
     """a lookup awaits what it waits for: it does not block the loop, on which all other lookups run"""
     batch = list(check.expected)
@@ -162,7 +165,6 @@ class _Timed(Coroutine[Any, Any, Any]):
             self._steps.append(monotonic() - started)
 
 
-@asynchronous
 async def rule_cancellation(check: Check) -> None:
     """a lookup that is cancelled raises CancelledError soon, and the enricher answers as before"""
     keys = list(check.expected)
@@ -192,7 +194,6 @@ async def rule_cancellation(check: Check) -> None:
             await check.expect(enricher)
 
 
-@asynchronous
 async def rule_close(check: Check) -> None:
     """open() and close() end soon; close() may be called twice, and without open()"""
     enricher = check.make()
@@ -202,7 +203,6 @@ async def rule_close(check: Check) -> None:
     await check.within("a second close()", enricher.close())
 
 
-@asynchronous
 async def rule_reopen(check: Check) -> None:
     """an enricher that was closed can be opened again"""
     enricher = check.make()
@@ -368,7 +368,7 @@ def _sockets() -> set[tuple[int, int]]:
     return found
 
 
-RULES: tuple[Callable[[Check], None], ...] = (
+RULES: tuple[Callable[[Check], Any], ...] = (
     # First come the rules on which all others rest: without them every other rule would fail, or take long.
     rule_close,
     rule_loop_is_free,

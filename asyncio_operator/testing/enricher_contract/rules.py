@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
 from inspect import isawaitable, iscoroutinefunction, isroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -128,16 +127,6 @@ class Check:
         return text
 
 
-def asynchronous(rule: Callable[[Check], Coroutine[Any, Any, None]]) -> Callable[[Check], None]:
-    """Turns a rule that is a coroutine function into an ordinary function, like the other rules."""
-
-    @wraps(rule)
-    def called(check: Check) -> None:
-        check.run(lambda: rule(check))
-
-    return called
-
-
 def rows_of(key: Any, found: Any) -> list[dict[str, Any]]:
     """The rows of an answer; an empty list for a miss."""
     if found is None:
@@ -236,21 +225,18 @@ def rule_weigh(check: Check) -> None:
         least = least if batch else checked
 
 
-@asynchronous
 async def rule_found(check: Check) -> None:
     """lookup() returns the row of a known key, or a sequence of its rows"""
     async with check.opened() as enricher:
         await check.expect(enricher, check.known)
 
 
-@asynchronous
 async def rule_missing(check: Check) -> None:
     """lookup() returns None or an empty sequence for a key that does not exist, and raises nothing"""
     async with check.opened() as enricher:
         await check.expect(enricher, check.missing)
 
 
-@asynchronous
 async def rule_types(check: Check) -> None:
     """the values of a row fit the columns of schema() without loss"""
     from asyncio_operator.arrow.columns import misspelt, row_reader  # here, because it loads pyarrow
@@ -274,7 +260,6 @@ async def rule_types(check: Check) -> None:
                     raise AssertionError(f"key {describe(key)}: {error}") from error
 
 
-@asynchronous
 async def rule_lookup_many(check: Check) -> None:
     """lookup_many() returns one answer per key, in the order of the keys, repeated keys too, equal to lookup()'s"""
     keys = list(check.expected)
@@ -296,7 +281,6 @@ async def rule_lookup_many(check: Check) -> None:
                     )
 
 
-@asynchronous
 async def rule_lookup_columns(check: Check) -> None:
     """lookup_columns(), where it is written, returns a table with the rows of lookup() for the keys of an array; and
     lookup_rows() finds the same rows, also for a key that comes twice"""
@@ -334,7 +318,6 @@ async def rule_lookup_columns(check: Check) -> None:
                 compare(key, again, first)
 
 
-@asynchronous
 async def rule_concurrent(check: Check) -> None:
     """each of several lookups at the same time gets its own answer"""
     keys = (list(check.expected) * CONCURRENT)[:CONCURRENT]
@@ -350,7 +333,6 @@ async def rule_concurrent(check: Check) -> None:
                 compare(key, found, check.expected[key])
 
 
-@asynchronous
 async def rule_poison(check: Check) -> None:
     """a key whose lookup fails takes no other key of its batch with it"""
     good = [*check.expected]

@@ -4,8 +4,8 @@ A limit is enforced over every window of its length, wherever the window begins:
 can have. A request counts with its weight from the moment at which it has arrived. A refused one uses up nothing, and
 counts in `windows_exceeded`, where every start counts that a client has made.
 
-A `Style` says how a provider reports its limits, in the headers of every answer and in the answer to a request beyond
-them: its names of units, its formats of times, and its bodies. Amounts are rounded down and waits up, as providers do.
+Providers report their limits in styles, in the headers of every answer and in the answer to a request beyond them: with
+names of units, formats of times and bodies of their own. Amounts are rounded down and waits up, as providers do.
 Sources: the API references of OpenAI, Azure OpenAI and Anthropic, and draft-ietf-httpapi-ratelimit-headers-10.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ class ServiceLimits:
         if isinstance(limits, str) or not isinstance(limits, Sequence | None):
             raise must_be("limits", limits, "a list of Limit objects")
         self._windows = [_Window(as_limit("a limit", limit), journey) for limit in limits or ()]
-        self._style: Style | None = None if headers is None else STYLES[one_of("headers", headers, tuple(STYLES))]
+        self._style = None if headers is None else one_of("headers", headers, STYLES)
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
         _check_paths("usage", usage)
@@ -76,7 +76,8 @@ class ServiceLimits:
         """Forget all requests: the service starts, and time begins at 0."""
         self._requests.clear()
         for window in self._windows:
-            window.clear()
+            window.inside.clear()
+            window.used = 0.0
 
     def arrived(self, request: FakeRequest) -> None:
         """A request has arrived: weigh it."""
@@ -103,27 +104,30 @@ class ServiceLimits:
     def admit(self, request: FakeRequest) -> None:
         """Count a request."""
         for window in self._windows:
-            window.count(request)
+            window.inside.append(request)
+            window.used += window.units(request)
 
     def refusal(self, request: FakeRequest, wait: float) -> FakeAnswer | None:
         """The answer to a refused request; None if no style was chosen."""
         if self._style is None:
             return None
         worst = max(self._windows, key=lambda window: window.wait(request))
-        return self._style.refusal(worst.state(request.time), wait)
+        return _refused(self._style, worst.state(request.time), wait)
 
     def settle(self, request: FakeRequest, answer: FakeAnswer) -> None:
         """Replace the weights of a request by those that its answer reports."""
-        if self._usage:
-            request.weights = {**request.weights, **_amounts(self._usage, answer.content())}
-            for window in self._windows:
-                window.correct(request)
+        before, amounts = request.weights, _amounts(self._usage, answer.content()) if self._usage else {}
+        request.weights = {**before, **amounts}
+        for window in self._windows:
+            # One of an earlier window counts no longer.
+            if window.inside and request.time >= window.inside[0].time:
+                window.used += window.units(request) - before.get(window.unit, 0.0)
 
     def reported(self, answer: FakeAnswer, now: float) -> FakeAnswer:
         """An answer with the headers that report the limits."""
         if self._style is None:
             return answer
-        headers = self._style.headers([window.state(now) for window in self._windows]) | dict(answer.headers)
+        headers = _headers(self._style, [window.state(now) for window in self._windows]) | dict(answer.headers)
         return replace(answer, headers={name.lower(): said for name, said in headers.items()})
 
     def windows_exceeded(self) -> list[ExceededWindow]:
@@ -165,6 +169,11 @@ class LimitState(NamedTuple):
         """The unit as providers call it."""
         return "requests" if self.unit == "calls" else self.unit.replace("_", "-")
 
+    @property
+    def policy(self) -> str:
+        """The name of the limit in the draft of the IETF."""
+        return f"{self.name}-{self.per:g}"
+
 
 class _Window:
     """A limit, and the requests of the last window that it has let through, with their units."""
@@ -175,47 +184,27 @@ class _Window:
         self.allowed = float(limit.rate + (limit.burst or 0))
         self._most = self.allowed * (1 + 1e-9)  # Sums of floats are rounded.
         self._length = max(self.per - journey - TICK, 0.0)
-        self._inside: OrderedDict[int, tuple[float, float]] = OrderedDict()
-        self._used = 0.0
-
-    def count(self, request: FakeRequest) -> None:
-        """Count a request, with its weight."""
-        units = self.units(request)
-        self._inside[id(request)] = request.time, units
-        self._used += units
-
-    def correct(self, request: FakeRequest) -> None:
-        """The weight of a counted request has changed. One of an earlier window counts no longer."""
-        if id(request) in self._inside:
-            time, before = self._inside[id(request)]
-            self._inside[id(request)] = time, self.units(request)
-            self._used += self.units(request) - before
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        self._inside.clear()
-        self._used = 0.0
+        self.inside: deque[FakeRequest] = deque()
+        self.used = 0.0
 
     def wait(self, request: FakeRequest) -> float:
         """Seconds until the request is within the limit."""
         self._go_to(request.time)
-        used = self._used + self.units(request)
+        used = self.used + self.units(request)
         if used <= self._most:
             return 0.0
-        for time, units in self._inside.values():
-            used -= units
+        for earlier in self.inside:
+            used -= self.units(earlier)
             if used <= self._most:
-                return time + self.per - request.time
+                return earlier.time + self.per - request.time
         return self.per  # It is too heavy for any window.
 
     def state(self, now: float) -> LimitState:
         """What is left at a time, and when more comes back."""
         self._go_to(now)
-        times = [next(iter(self._inside.values()))[0], next(reversed(self._inside.values()))[0]] if self._inside else []
-        next_after, full_after = (time + self.per - now for time in times or [now - self.per] * 2)
-        return LimitState(
-            self.unit, self.allowed, self.per, max(self.allowed - self._used, 0.0), next_after, full_after
-        )
+        times = [self.inside[0].time, self.inside[-1].time] if self.inside else [now - self.per] * 2
+        after = (time + self.per - now for time in times)
+        return LimitState(self.unit, self.allowed, self.per, max(self.allowed - self.used, 0.0), *after)
 
     def exceeded(self, requests: Sequence[FakeRequest]) -> Iterator[ExceededWindow]:
         """The windows that end with one of the requests, which are in order of time, and hold too much."""
@@ -234,11 +223,10 @@ class _Window:
 
     def _go_to(self, now: float) -> None:
         """Forget the requests before the window that ends now."""
-        while self._inside and next(iter(self._inside.values()))[0] <= now - self._length:
-            _, (_, units) = self._inside.popitem(last=False)
-            self._used -= units
-        if not self._inside:
-            self._used = 0.0
+        while self.inside and self.inside[0].time <= now - self._length:
+            self.used -= self.units(self.inside.popleft())
+        if not self.inside:
+            self.used = 0.0
 
 
 def _check_paths(name: str, paths: object) -> None:
@@ -273,14 +261,6 @@ def _amounts(paths: Mapping[str, str], body: bytes) -> dict[str, float]:
     return found
 
 
-class Style(NamedTuple):
-    """How a provider reports its limits."""
-
-    headers: Callable[[Sequence[LimitState]], dict[str, str]]  # The headers for the limits as they are.
-    # The answer for a request beyond a limit that has to wait for so long, in seconds.
-    refusal: Callable[[LimitState, float], FakeAnswer]
-
-
 def go_duration(seconds: float) -> str:
     """A duration as OpenAI writes it: ``12ms``, ``1.5s``, ``6m0s``, ``1h0m3.25s``."""
     milliseconds = math.ceil(max(seconds, 0.0) * 1000)
@@ -294,99 +274,67 @@ def go_duration(seconds: float) -> str:
     return f"{minutes}m{text}" if minutes else text
 
 
-def _tightest(states: Sequence[LimitState]) -> Mapping[str, LimitState]:
-    """For each unit the limit of which the smallest part is left: these providers report one for each."""
-    tightest: dict[str, LimitState] = {}
-    for state in sorted(states, key=lambda state: state.remaining / state.allowed, reverse=True):
-        tightest[state.name] = state
-    return tightest
+STYLES = ("openai", "anthropic", "ietf", "azure")
 
 
-def _return(wait: float, *, exactly: bool = False) -> dict[str, str]:
-    exact = {"retry-after-ms": str(math.ceil(wait * 1000))} if exactly else {}
-    return {**exact, "retry-after": str(math.ceil(wait))}
-
-
-def _openai_headers(states: Sequence[LimitState]) -> dict[str, str]:
-    headers = {}
-    for name, state in _tightest(states).items():
-        headers[f"x-ratelimit-limit-{name}"] = f"{math.floor(state.allowed)}"
-        headers[f"x-ratelimit-remaining-{name}"] = f"{math.floor(state.remaining)}"
-        headers[f"x-ratelimit-reset-{name}"] = go_duration(state.full_after)
+def _headers(style: str, states: Sequence[LimitState]) -> dict[str, str]:
+    """The headers with which a provider reports its limits as they are."""
+    headers: dict[str, str] = {}
+    if style == "ietf":
+        policies, limits = [], []
+        for state in states:
+            unit = "" if state.unit == "calls" else f';qu="{state.name}"'
+            policies.append(f'"{state.policy}";q={math.floor(state.allowed)};w={max(math.ceil(state.per), 1)}{unit}')
+            limits.append(f'"{state.policy}";r={math.floor(state.remaining)};t={math.ceil(max(state.next_after, 0.0))}')
+        return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
+    # The others report one limit for each unit: that of which the smallest part is left.
+    in_order = sorted(states, key=lambda state: state.remaining / state.allowed, reverse=True)
+    tightest = {state.name: state for state in in_order}
+    form = "anthropic-ratelimit-{1}-{0}" if style == "anthropic" else "x-ratelimit-{0}-{1}"
+    if style == "azure":
+        # What Azure writes for a limit that it does not know.
+        headers = {form.format(what, name): "-1" for name in ("requests", "tokens") for what in AMOUNTS}
+    for name, state in tightest.items():
+        if style == "openai":
+            reset = go_duration(state.full_after)
+        elif style == "azure":
+            reset = str(math.ceil(state.full_after))
+        else:
+            end = datetime.now(UTC) + timedelta(seconds=state.full_after + 1)
+            reset = end.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+        amounts = f"{math.floor(state.allowed)}", f"{math.floor(state.remaining)}", reset
+        headers |= {form.format(what, name): amount for what, amount in zip(AMOUNTS, amounts, strict=True)}
     return headers
 
 
-def _openai_refusal(state: LimitState, wait: float) -> FakeAnswer:
-    message = (
-        f"Rate limit reached for a fake model on {state.name} per {state.per:g} s: Limit {state.allowed:g}, Used "
-        f"{state.allowed - state.remaining:g}. Please try again in {go_duration(wait)}."
-    )
-    error = {"message": message, "type": state.name, "param": None, "code": "rate_limit_exceeded"}
-    return FakeAnswer({"error": error}, 429, _return(wait, exactly=True))
+AMOUNTS = ("limit", "remaining", "reset")
 
 
-def _azure_headers(states: Sequence[LimitState]) -> dict[str, str]:
-    headers = {}
-    tightest = _tightest(states)
-    for name in dict.fromkeys(["requests", "tokens", *tightest]):
-        state = tightest.get(name)
-        # -1 is what Azure writes for a limit that it does not know.
-        amounts = (-1, -1, -1) if state is None else (state.allowed, state.remaining, math.ceil(state.full_after))
-        for what, amount in zip(("limit", "remaining", "reset"), amounts, strict=True):
-            headers[f"x-ratelimit-{what}-{name}"] = f"{math.floor(amount)}"
-    return headers
-
-
-def _azure_refusal(state: LimitState, wait: float) -> FakeAnswer:
-    message = (
-        f"Requests to a fake deployment have exceeded the {state.name} rate limit of your current pricing tier. Please "
-        f"retry after {math.ceil(wait)} seconds."
-    )
-    return FakeAnswer({"error": {"code": "429", "message": message}}, 429, _return(wait, exactly=True))
-
-
-def _anthropic_headers(states: Sequence[LimitState]) -> dict[str, str]:
-    headers = {}
-    now = datetime.now(UTC)
-    for name, state in _tightest(states).items():
-        reset = (now + timedelta(seconds=state.full_after + 1)).replace(microsecond=0)
-        headers[f"anthropic-ratelimit-{name}-limit"] = f"{math.floor(state.allowed)}"
-        headers[f"anthropic-ratelimit-{name}-remaining"] = f"{math.floor(state.remaining)}"
-        headers[f"anthropic-ratelimit-{name}-reset"] = reset.isoformat().replace("+00:00", "Z")
-    return headers
-
-
-def _anthropic_refusal(state: LimitState, wait: float) -> FakeAnswer:
-    message = f"This request would exceed your rate limit of {state.allowed:g} {state.name} per {state.per:g} s."
-    error = {"type": "rate_limit_error", "message": message}
-    return FakeAnswer({"type": "error", "error": error}, 429, _return(wait))
-
-
-def _ietf_headers(states: Sequence[LimitState]) -> dict[str, str]:
-    policies, limits = [], []
-    for state in states:
-        unit = "" if state.unit == "calls" else f';qu="{state.name}"'
-        policies.append(f"{_policy(state)};q={math.floor(state.allowed)};w={max(math.ceil(state.per), 1)}{unit}")
-        limits.append(f"{_policy(state)};r={math.floor(state.remaining)};t={math.ceil(max(state.next_after, 0.0))}")
-    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
-
-
-def _policy(state: LimitState) -> str:
-    return f'"{state.name}-{state.per:g}"'
-
-
-def _ietf_refusal(state: LimitState, wait: float) -> FakeAnswer:
-    problem = {
-        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-        "title": "Request cannot be satisfied as assigned quota has been exceeded",
-        "violated-policies": [_policy(state).strip('"')],
-    }
-    return FakeAnswer(problem, 429, {"Content-Type": "application/problem+json", **_return(wait)})
-
-
-STYLES = {
-    "openai": Style(_openai_headers, _openai_refusal),
-    "anthropic": Style(_anthropic_headers, _anthropic_refusal),
-    "ietf": Style(_ietf_headers, _ietf_refusal),
-    "azure": Style(_azure_headers, _azure_refusal),
-}
+def _refused(style: str, state: LimitState, wait: float) -> FakeAnswer:
+    """The answer of a provider to a request beyond a limit that has to wait for so long, in seconds."""
+    after, allowed = math.ceil(wait), f"{state.allowed:g}"
+    headers, error, body = {"retry-after": str(after)}, dict[str, Any](), dict[str, Any]()
+    if style in ("openai", "azure"):
+        headers["retry-after-ms"] = str(math.ceil(wait * 1000))
+    if style == "openai":
+        used, again = f"{state.allowed - state.remaining:g}", go_duration(wait)
+        error = {"type": state.name, "param": None, "code": "rate_limit_exceeded"}
+        error["message"] = (
+            f"Rate limit reached for a fake model on {state.name} per {state.per:g} s: Limit {allowed}, Used {used}. "
+            f"Please try again in {again}."
+        )
+    elif style == "azure":
+        error["code"] = "429"
+        error["message"] = (
+            f"Requests to a fake deployment have exceeded the {state.name} rate limit of your current pricing tier. "
+            f"Please retry after {after} seconds."
+        )
+    elif style == "anthropic":
+        body["type"], error["type"] = "error", "rate_limit_error"
+        error["message"] = f"This request would exceed your rate limit of {allowed} {state.name} per {state.per:g} s."
+    else:
+        headers["Content-Type"] = "application/problem+json"
+        body["type"] = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+        body["title"] = "Request cannot be satisfied as assigned quota has been exceeded"
+        body["violated-policies"] = [state.policy]
+    return FakeAnswer(body | {"error": error} if error else body, 429, headers)
