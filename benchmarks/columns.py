@@ -17,9 +17,8 @@ from redis.asyncio import Redis
 
 from asyncio_operator.arrow.answer_tables import AnswerTables, ask
 from asyncio_operator.enricher import as_schema
-from asyncio_operator.spark.worker.answers import read_answers
 from asyncio_operator.spark.worker.output_batches import columns_of
-from asyncio_operator.spark.worker.rows import Enrichment, Layout
+from asyncio_operator.spark.worker.rows import Enrichment, Layout, read_answers
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 from enrichers import RedisEnricher

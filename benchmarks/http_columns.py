@@ -23,8 +23,7 @@ from asyncio_operator import Batching
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.key_arrays import key_values
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.links import ChainTask, EnrichTask
 from asyncio_operator.spark.worker.rows import Layout
 from benchmarks import Rows
 from benchmarks.measuring import http_server

@@ -412,7 +412,7 @@ ALLOWED = [
     ("asyncio_operator/testing/fake_service/server.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
     ("asyncio_operator/testing/__init__.py", "if TYPE_CHECKING:\n    from asyncio_operator_proof import history"),
     (
-        "asyncio_operator/spark/worker/link.py",
+        "asyncio_operator/spark/worker/links.py",
         "import pyarrow, pyspark\nfrom asyncio_operator.loop.thread import run",
     ),
     (

@@ -9,10 +9,9 @@ for _needed in ("pyspark", "pyarrow"):
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
 from asyncio_operator.figures import EnrichmentStatistics  # noqa: E402
-from asyncio_operator.spark.driver.chain import StageLookup, StageLookups, lookups_of  # noqa: E402
 from asyncio_operator.spark.driver.forecast import EnrichmentPlan  # noqa: E402
 from asyncio_operator.spark.driver.live_page import LivePage  # noqa: E402
-from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
+from asyncio_operator.spark.enrich import StageLookup, StageLookups, enrich, enrich_with, lookups_of  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import plan  # noqa: E402

@@ -1,7 +1,7 @@
 """`EnrichmentMetrics`: the figures of enrichments, on the driver.
 
 Every task reports its figures once a second, over a connection, and when it ends, through an accumulator of the
-SparkContext (`reports`). A `Ledger` on the driver collects them, and says which attempts count. Percentiles come from
+SparkContext. A `Ledger` on the driver collects them, and says which attempts count. Percentiles come from
 merged histograms, not from averages. All reports of a micro-batch arrive before Spark publishes its progress.
 """
 
@@ -27,11 +27,10 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.figures import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.driver_service import driver_address
-from asyncio_operator.spark.driver.ledger import Ledger, Lookup
+from asyncio_operator.spark.driver.ledger import Ledger, Lookup, reported_to, trace_of_tasks
 from asyncio_operator.spark.driver.live_page import LivePage
-from asyncio_operator.spark.driver.reports import reported_to, trace_of_tasks
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
-from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator.spark.worker.reporting import LONGEST_NAME, MicroBatch, Reporting
 from asyncio_operator.spark.worker.versions import micro_batch_of
 from asyncio_operator.trace import Trace

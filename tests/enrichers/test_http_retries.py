@@ -19,7 +19,7 @@ from asyncio_operator import (
 from asyncio_operator.enricher import Found, annotate
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, shared
-from asyncio_operator.spark.worker.answers import FOUND, statuses_of
+from asyncio_operator.spark.worker.rows import FOUND, statuses_of
 from asyncio_operator.testing import FakeAnswer, FakeEnricher, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import opened

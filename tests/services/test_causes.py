@@ -15,7 +15,7 @@ from asyncio_operator.errors import MOST_KINDS, ResultError, count_kind, keep_ve
 from asyncio_operator.lookup.key_batch import Answer, Failure
 from asyncio_operator.services.causes import Cause, caused, lookup_error
 from asyncio_operator.services.secrets import Secrets
-from asyncio_operator.spark.worker.answers import FAILED, FOUND, STATUS, statuses_of
+from asyncio_operator.spark.worker.rows import FAILED, FOUND, STATUS, statuses_of
 from enrichers.http.errors import status_error
 
 SECRET = "hunter2hunter2"

@@ -28,7 +28,7 @@ from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.loop.portable_errors import stand_in
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.retry import FixedBackoff, asked_wait
-from asyncio_operator.spark.worker.answers import FAILED, FOUND, statuses_of
+from asyncio_operator.spark.worker.rows import FAILED, FOUND, statuses_of
 from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers import BlockingEnricher, HttpEnricher, OAuth2, TableEnricher
 from enrichers import enricher as enricher_of

@@ -16,7 +16,7 @@ import pyarrow  # noqa: F401
 import uvloop  # noqa: F401
 from pyspark.daemon import manager
 
-import asyncio_operator.spark.worker.link
+import asyncio_operator.spark.worker.links
 import asyncio_operator.spark.worker.table_function
 import asyncio_operator.spark.worker.udf_task  # noqa: F401
 import enrichers.function

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, StageLookups, enrich, enrich_with, lookups_of, plan
-from asyncio_operator.spark.driver import chain
 from asyncio_operator.spark.driver.sessions import DESCRIPTION, described
+from asyncio_operator.spark.enrich import _chains
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, TableEnricher, enricher
 from tests.spark.helpers import in_partitions, setting, wait_until
@@ -199,17 +199,17 @@ def test_C5_a_stream_of_two_lookups_is_one_stage_with_the_watermark_of_the_input
 
 def test_a_chain_is_forgotten_with_its_dataframe(spark: SparkSession) -> None:
     gc.collect()
-    before = len(chain._chains)
+    before = len(_chains)
     first = enrich(spark.range(3), lookup("a"), on="id")
     second = enrich(first, lookup("b"), on="a")
-    assert len(chain._chains) == before + 2
+    assert len(_chains) == before + 2
     del first
     gc.collect()
-    assert len(chain._chains) == before + 1
+    assert len(_chains) == before + 1
     assert len(second.collect()) == 3
     del second
     gc.collect()
-    assert len(chain._chains) == before
+    assert len(_chains) == before
 
 
 # -- what Spark and a notebook say about lookups

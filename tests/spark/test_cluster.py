@@ -183,12 +183,12 @@ def places() -> list[tuple[int, str, str, str]]:
     async def look(key: int) -> dict[str, str]:
         import sys
 
-        import asyncio_operator.spark.worker.link
+        import asyncio_operator.spark.worker.links
 
         return {
             "python": sys.executable,
             "directory": os.getcwd(),
-            "file": asyncio_operator.spark.worker.link.__file__,
+            "file": asyncio_operator.spark.worker.links.__file__,
         }
 
     enricher = FunctionEnricher(look, "python string, directory string, file string")

@@ -20,8 +20,7 @@ import pytest
 
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker import links as worker
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.links import ChainTask, EnrichTask
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from tests.spark.worker.tasks import task_of
 

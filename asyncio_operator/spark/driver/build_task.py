@@ -39,13 +39,13 @@ from asyncio_operator.spark.driver.columns import (
     check_passes_through,
     compared,
     key_positions,
+    key_types,
     names_of,
     position_of,
     spark_field,
 )
-from asyncio_operator.spark.worker.answers import STATUS
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.links import EnrichTask
+from asyncio_operator.spark.worker.rows import STATUS, Layout
 from asyncio_operator.spark.worker.versions import arrow_type
 from asyncio_operator.telemetry.propagation import inject
 
@@ -244,19 +244,6 @@ def _in_spark(offered: pa.Schema) -> pa.Schema:
         # Added columns are nullable for Spark, also those that the enricher declares not to be.
         fields.append(field.with_nullable(True))
     return pa.schema(fields)
-
-
-def key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa.Schema:
-    """The names and types of keys, such as those that are asked in columns: the DataFrame's, where the enricher names
-    none."""
-    known = enricher.key_schema()
-    own = [pa.field(schema.fields[place].name, arrow_type(schema.fields[place].dataType)) for place in keys]
-    if known is None:
-        return pa.schema(own)
-    pairs = zip(known, own, strict=True)
-    return pa.schema(
-        [theirs.with_type(mine.type) if pa.types.is_null(theirs.type) else theirs for theirs, mine in pairs]
-    )
 
 
 def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:

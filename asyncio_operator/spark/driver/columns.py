@@ -213,6 +213,19 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
     return positions
 
 
+def key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa.Schema:
+    """The names and types of keys, such as those that are asked in columns: the DataFrame's, where the enricher names
+    none."""
+    known = enricher.key_schema()
+    own = [pa.field(schema.fields[place].name, arrow_type(schema.fields[place].dataType)) for place in keys]
+    if known is None:
+        return pa.schema(own)
+    pairs = zip(known, own, strict=True)
+    return pa.schema(
+        [theirs.with_type(mine.type) if pa.types.is_null(theirs.type) else theirs for theirs, mine in pairs]
+    )
+
+
 def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: Enricher) -> list[str]:
     """The columns of the DataFrame that `on` names, in the order of the key's parts."""
     if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):

@@ -28,7 +28,7 @@ from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.quota.coordinators.addresses import states
-from asyncio_operator.spark.driver import reports
+from asyncio_operator.spark.driver import ledger
 from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_wire import BUDGETS, FIGURES, DriverAddress, WireError, abort, greet_worker
 
@@ -150,7 +150,7 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
         states.forget_all()
         topics: Topics = {
             BUDGETS: lambda question: states.ask(question["name"], question["message"]),
-            FIGURES: reports.take,
+            FIGURES: ledger.take,
         }
         try:
             service = DriverService(host, bind, port, topics, lambda: context._jsc is not None)

@@ -35,10 +35,9 @@ from asyncio_operator.journal.format import ABOUT, ANSWERS, COMPACTED, Descripti
 from asyncio_operator.journal.identity import identity_of, open_journal, read_description, wanted_description
 from asyncio_operator.journal.options import GS, HDFS, LOCAL, S3, Journal, Location
 from asyncio_operator.journal.storage import Place, ask_place, in_parallel, open_place
-from asyncio_operator.spark.driver.build_task import key_types
-from asyncio_operator.spark.driver.columns import plain_text, spark_schema
+from asyncio_operator.spark.driver.columns import key_types, plain_text, spark_schema
 from asyncio_operator.spark.driver.sessions import context_of
-from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
 
 _generations: Counter[str] = Counter()

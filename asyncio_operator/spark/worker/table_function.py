@@ -29,8 +29,7 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator.errors import AsyncOperatorError, StateError
 from asyncio_operator.loop.portable_errors import portable_errors
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import enriched
+from asyncio_operator.spark.worker.links import EnrichTask, enriched
 from asyncio_operator.spark.worker.task_frame import ASKED
 from asyncio_operator.spark.worker.versions import AnalyzeResult, arrow_type
 

@@ -11,7 +11,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import FixedBackoff, Retry
 from asyncio_operator.quota.spec import Budget
-from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator_proof.simulation.scenario import Lookup
 
 BATCHES = 4

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.lookup.key_batch import KeyBatch
-from asyncio_operator.spark.worker.link import Link
+from asyncio_operator.spark.worker.links import Link
 from asyncio_operator_proof.history.event_format import Event
 from asyncio_operator_proof.simulation.canonical import plain
 from asyncio_operator_proof.simulation.simulated_service import ROW

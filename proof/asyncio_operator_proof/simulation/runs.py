@@ -23,9 +23,9 @@ from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.quota.spec import Budget
-from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task, key_types
-from asyncio_operator.spark.driver.columns import spark_schema
-from asyncio_operator.spark.worker.link import EnrichTask
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.columns import key_types, spark_schema
+from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.testing.time import require_no_loop
 from asyncio_operator_proof.history.event_format import Event, History

@@ -16,8 +16,7 @@ import pyarrow as pa
 from asyncio_operator.loop.channels import AHEAD, Bell, FromLoop, ToLoop
 from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.policies.shutdown import TASK_END
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import end_with, keyed, links_of, run
+from asyncio_operator.spark.worker.links import EnrichTask, end_with, keyed, links_of, run
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD
 from asyncio_operator_proof.simulation.observed import ObservedLink
 from asyncio_operator_proof.simulation.scenario import Task

@@ -11,8 +11,7 @@ import pytest
 
 from asyncio_operator.figures import Figures
 from asyncio_operator.spark.driver import ledger as ledgers_module
-from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup
-from asyncio_operator.spark.driver.reports import collections, take
+from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup, collections, take
 from asyncio_operator.spark.worker.reporting import MicroBatch, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 

@@ -12,8 +12,7 @@ import pyarrow as pa
 from asyncio_operator import Enricher
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.spark.worker.link import EnrichTask
-from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.links import ChainTask, EnrichTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 from tests.spark.helpers import wait_until

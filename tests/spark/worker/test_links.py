@@ -26,8 +26,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker import links
-from asyncio_operator.spark.worker.link import EnrichTask, Link
-from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.spark.worker.links import ChainTask, EnrichTask, Link
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
 from asyncio_operator.spark.worker.reporting import Reporting
 from asyncio_operator.spark.worker.rows import Layout

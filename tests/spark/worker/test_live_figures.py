@@ -16,8 +16,7 @@ from asyncio_operator.figures import Figures
 from asyncio_operator.loop.runner import on_loop
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.driver.driver_service import DriverService
-from asyncio_operator.spark.driver.ledger import Ledger
-from asyncio_operator.spark.driver.reports import collections, take
+from asyncio_operator.spark.driver.ledger import Ledger, collections, take
 from asyncio_operator.spark.worker import reporting
 from asyncio_operator.spark.worker.driver_wire import FIGURES, DriverAddress, DriverClient
 from asyncio_operator.spark.worker.reporting import Destination, Origin, Sender, TaskReport, TaskReporter
