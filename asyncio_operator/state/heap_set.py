@@ -1,12 +1,11 @@
-"""Priority-queue sets in memory: one order with an index per key group, a set per key group, one for input by key.
+"""Priority-queue sets in memory: one order with an index per key group, and one for input that comes key by key.
 
 Of equal elements a set keeps one. Elements of equal priority leave in the order in which they were added. Two elements
 are equal if Python calls them equal and their keys are the same key (see `keys`): an element of key 1 and one of key
 True are two elements.
 
-`HeapPriorityQueueSet` is the faster one. `KeyGroupPartitionedPriorityQueue` keeps the elements of each key group in a
-set of its own, of any kind: the queues of a RocksDB backend are made so. `BatchPriorityQueueSet` holds
-the elements of one key at a time, so it has one key group and no snapshot, and hashes no keys.
+`BatchPriorityQueueSet` holds the elements of one key at a time, so it has one key group and no snapshot, and hashes no
+keys.
 
 An entry is ``(priority, number, name, key group)``, and the entries are kept in order (`heap_queue`). The name is
 the element itself if the element is a tuple and its key is an int or a text, because equal tuples then have the same
@@ -18,13 +17,13 @@ Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, count
+from collections.abc import Callable, Iterator
+from itertools import count
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.heap_queue import PART, SLIM_EVERY, HeapPriorityQueue, OrderedEntries, PartedDict
+from asyncio_operator.state.heap_queue import PART, SLIM_EVERY, OrderedEntries, PartedDict
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function, check_priority
@@ -215,119 +214,10 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return iter([_element(entry[2]) for entry in self._entries])
 
 
-GroupSet = Any
-"""The elements of one key group: a `HeapPriorityQueueSet`, or another class with `add_to`, `remove_from` and `head`."""
+class KeyGroupPartitionedPriorityQueue(HeapPriorityQueueSet[T]):
+    """`HeapPriorityQueueSet` under the name of the class of Flink that has an index per key group too."""
 
-
-class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
-    """One set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`, and:
-
-    Args:
-        make: makes the set of a key group; None makes a `HeapPriorityQueueSet`.
-        present: the key groups that have elements already, where `make` finds them.
-    """
-
-    __slots__ = ("_key_groups", "_key_of", "_make", "_max_parallelism", "_ranked", "_sets")
-
-    def __init__(
-        self,
-        key: Callable[[T], Any],
-        key_of: Callable[[T], Key],
-        key_groups: KeyGroupRange,
-        max_parallelism: int,
-        *,
-        make: Callable[[int], GroupSet] | None = None,
-        present: Iterable[int] = (),
-    ) -> None:
-        check_key_groups(key_groups, max_parallelism)
-        check_function("key", key)
-        self._key_of = check_function("key_of", key_of)
-        self._key_groups = key_groups
-        self._max_parallelism = max_parallelism
-        sequence = count()
-        self._make = make or (
-            lambda group: HeapPriorityQueueSet(
-                key, key_of, KeyGroupRange(group, group), max_parallelism, sequence=sequence
-            )
-        )
-        self._sets: dict[int, GroupSet] = {}
-        self._ranked: HeapPriorityQueue[GroupSet] = HeapPriorityQueue(lambda each: each.head())
-        self.open(present)
-
-    def open(self, groups: Iterable[int]) -> None:
-        """Makes the sets of key groups anew, with the elements that they have where they are kept."""
-        self._sets = {group: self._make(group) for group in groups}
-        self._ranked.clear()
-        self._ranked.add_all(each for each in self._sets.values() if not each.is_empty())
-
-    def add(self, element: T) -> bool:
-        """O(log n). True if the element is the new head; raises as the other set does."""
-        key = self._key_of(element)
-        group = group_of(key, self._key_groups, self._max_parallelism)
-        found = self._sets.get(group)
-        if found is None:
-            found = self._sets[group] = self._make(group)
-        new_head = found.add_to(group, key, element)
-        try:
-            return new_head and self._rank(found)
-        except BaseException:
-            # Alone in its key group it had nothing to be compared with; the heads of other key groups it cannot be
-            # compared with. Law P1: nothing is changed.
-            found.remove_from(group, key, element)
-            self._rank(found)
-            raise
-
-    def poll(self) -> T | None:
-        """O(log n)."""
-        first = self._ranked.poll()
-        if first is None:
-            return None
-        try:
-            return first.poll()  # type: ignore[no-any-return]
-        finally:
-            if not first.is_empty():
-                self._ranked.add(first)
-
-    def peek(self) -> T | None:
-        """O(1)."""
-        first = self._ranked.peek()
-        return None if first is None else first.peek()
-
-    def remove(self, element: T) -> bool:
-        """O(log n); `element` may be an equal copy. True if the head has changed."""
-        key = self._key_of(element)
-        group = group_of(key, self._key_groups, self._max_parallelism)
-        found = self._sets.get(group)
-        if found is None or not found.remove_from(group, key, element):
-            return False
-        was_first = self._ranked.peek() is found
-        self._rank(found)
-        return was_first
-
-    def clear(self) -> None:
-        for each in self._sets.values():
-            each.clear()
-            self._rank(each)
-
-    def subset_for_key_group(self, group: int) -> list[T]:
-        """The elements of a key group, in the order of its set."""
-        check_group(group, self._key_groups)
-        found = self._sets.get(group)
-        return [] if found is None else list(found)
-
-    def is_empty(self) -> bool:
-        return self._ranked.is_empty()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._sets.values()))
-
-    def __iter__(self) -> Iterator[T]:
-        return chain.from_iterable([iter(each) for each in self._sets.values()])
-
-    def _rank(self, changed: GroupSet) -> bool:
-        """Gives a set, whose head has changed, its new rank; True if it is the first."""
-        self._ranked.remove(changed)
-        return not changed.is_empty() and self._ranked.add(changed)
+    __slots__ = ()
 
 
 class BatchPriorityQueueSet(HeapPriorityQueueSet[T]):

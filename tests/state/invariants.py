@@ -11,17 +11,12 @@ from typing import Any
 from asyncio_operator.state import heap_queue
 from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable, Round
 from asyncio_operator.state.heap_queue import HeapPriorityQueue, OrderedEntries
-from asyncio_operator.state.heap_set import (
-    BatchPriorityQueueSet,
-    HeapPriorityQueueSet,
-    KeyGroupPartitionedPriorityQueue,
-    _element,
-)
+from asyncio_operator.state.heap_set import BatchPriorityQueueSet, HeapPriorityQueueSet, _element
 from asyncio_operator.state.key_groups import group_of
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import USES_KEY
 from asyncio_operator.state.rocksdb import use_order
-from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, RocksDBCachingPriorityQueueSet
+from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, RocksDBCachingPriorityQueueSet, StateQueue
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 
 
@@ -76,10 +71,10 @@ def _(queue: HeapPriorityQueueSet) -> None:
 
 
 @check.register
-def _(queue: KeyGroupPartitionedPriorityQueue) -> None:
+def _(queue: StateQueue) -> None:
     check(queue._ranked)
-    assert same(queue._ranked, [each for each in queue._sets.values() if not each.is_empty()])
-    for each in queue._sets.values():
+    assert same(queue._ranked, [each for each in queue._queues.values() if not each.is_empty()])
+    for each in queue._queues.values():
         check(each)
 
 

@@ -1,8 +1,8 @@
 """Priority queues on RocksDB: elements as rows in order, the smallest of them in memory.
 
-A row is a prefix and the serialised element, and the order is that of the bytes. `GroupQueue` holds the elements of one
-key group in the database of a state backend: a change is written at once, so that queue and state are of one moment in
-each snapshot, and after a crash.
+A row is a prefix and the serialised element, and the order is that of the bytes. `StateQueue` is in the database of a
+state backend, as a `GroupQueue` for each key group: a change is written at once, so that queue and state are of one
+moment in each snapshot, and after a crash.
 
 The laws of the cache: every element outside is larger than those inside; it is empty only if the set is; if it is
 `complete`, no element is outside. Before its last element is taken out it reads on from there: so no read passes the
@@ -25,16 +25,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
+from asyncio_operator.state.backend import Queue
 from asyncio_operator.state.entries import Batch
-from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
+from asyncio_operator.state.heap_queue import HeapPriorityQueue
+from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, group_prefix
 from asyncio_operator.state.keys import Key
-from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
+from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.state_directory import prefix_end, prefixes
@@ -49,11 +51,8 @@ QUEUE_FORMAT = 2
 _HEADER, _SIZE = b"queue", b"size"
 
 
-class GroupQueue(Generic[T]):
-    """A set of elements in order, which a `KeyGroupPartitionedPriorityQueue` can have for a key group.
-
-    The rows are those of a column family that begin with `prefix`, in the order of the serialised elements.
-    """
+class GroupQueue(PriorityQueue[T]):
+    """A set of elements: the rows of a column family that begin with `prefix`, in the order of their bytes."""
 
     def __init__(self, database: Database, family: str, prefix: bytes, serializer: Serializer, cache_size: int) -> None:
         self._database, self._family, self._prefix, self._end = database, family, prefix, prefix_end(prefix)
@@ -66,8 +65,12 @@ class GroupQueue(Generic[T]):
         self._complete = False
         self._read(prefix)
 
-    def add_to(self, group: int, key: Key, element: T) -> bool:
-        """True if the element is the new head; False if an equal one is inside."""
+    def add(self, element: T) -> bool:
+        """True if the element is the new head; False if an equal one is inside.
+
+        Raises:
+            StateError: the key is None or outside the range, the serialiser refuses the element, or the set is closed.
+        """
         row = self._row(element)
         if self._contains(row):
             return False
@@ -79,7 +82,7 @@ class GroupQueue(Generic[T]):
                 self._complete = False
         return self._cache[0] is row
 
-    def remove_from(self, group: int, key: Key, element: T) -> bool:
+    def remove(self, element: T) -> bool:
         """True if the head was an equal element, which is removed wherever it is."""
         row = self._row(element)
         if not self._contains(row):
@@ -216,9 +219,85 @@ class GroupQueue(Generic[T]):
             ) from error
 
 
-def groups_with_elements(database: Database, name: str, width: int) -> Iterator[int]:
-    """The key groups of a queue that have elements."""
-    return (int.from_bytes(prefix, "big") for prefix in prefixes(database, name, lambda row: width))
+class StateQueue(PriorityQueueSet[T]):
+    """A queue in a column family of a state backend: the queues of its key groups, ranked by their heads."""
+
+    def __init__(
+        self, database: Database, family: str, about: Queue, key_groups: KeyGroupRange, max_parallelism: int
+    ) -> None:
+        check_function("key", about.key)
+        self._key_of = check_function("key_of", about.key_of)
+        self._database, self._family, self._about = database, family, about
+        self._key_groups, self._max_parallelism = key_groups, max_parallelism
+        self._queues: dict[int, GroupQueue[T]] = {}
+        self._ranked: HeapPriorityQueue[GroupQueue[T]] = HeapPriorityQueue(GroupQueue.head)
+        database.family(family)
+        self.open()
+
+    def open(self) -> None:
+        """Reads the heads of all key groups that have elements."""
+        width = len(group_prefix(0, self._max_parallelism))
+        self._queues.clear()
+        self._ranked.clear()
+        for prefix in prefixes(self._database, self._family, lambda row: width):
+            self._ranked.add(self._queue_of(int.from_bytes(prefix, "big")))
+
+    def add(self, element: T) -> bool:
+        """True if the element is the new head; False if an equal one is inside."""
+        queue = self._queue_of(group_of(self._key_of(element), self._key_groups, self._max_parallelism))
+        return queue.add(element) and self._rank(queue)
+
+    def poll(self) -> T | None:
+        first = self._ranked.peek()
+        if first is None:
+            return None
+        element = first.poll()
+        self._rank(first)
+        return element
+
+    def peek(self) -> T | None:
+        first = self._ranked.peek()
+        return None if first is None else first.peek()
+
+    def remove(self, element: T) -> bool:
+        """Removes an element, or an equal copy of it. True if it was the head."""
+        queue = self._queues.get(group_of(self._key_of(element), self._key_groups, self._max_parallelism))
+        if queue is None or not queue.remove(element):
+            return False
+        was_first = self._ranked.peek() is queue
+        self._rank(queue)
+        return was_first
+
+    def clear(self) -> None:
+        for queue in self._queues.values():
+            queue.clear()
+            self._rank(queue)
+
+    def subset_for_key_group(self, group: int) -> list[T]:
+        """The elements of a key group, smallest first."""
+        check_group(group, self._key_groups)
+        return list(self._queues.get(group, ()))
+
+    def is_empty(self) -> bool:
+        return self._ranked.is_empty()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable([iter(queue) for queue in self._queues.values()])
+
+    def _queue_of(self, group: int) -> GroupQueue[T]:
+        if group not in self._queues:
+            prefix, about = group_prefix(group, self._max_parallelism), self._about
+            made = GroupQueue[T](self._database, self._family, prefix, about.serializer, about.cache_size)
+            self._queues[group] = made
+        return self._queues[group]
+
+    def _rank(self, changed: GroupQueue[T]) -> bool:
+        """Gives a queue, whose head has changed, its new rank; True if it is the first."""
+        self._ranked.remove(changed)
+        return not changed.is_empty() and self._ranked.add(changed)
 
 
 class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
@@ -294,19 +373,11 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
             raise
         belongs_here(self)
 
-    def add(self, element: T) -> bool:
-        """True if the element is the new head; False if an equal one is inside.
-
-        Raises:
-            StateError: the key is None or outside the range, the serialiser refuses the element, or the set is closed.
-        """
-        return self.add_to(0, None, element)
-
     def remove(self, element: T) -> bool:
         """Removes an element, or an equal copy of it. True if it was the head."""
         # It raises for a key outside the range.
         group_of(self._key_of(element), self._key_groups, self._max_parallelism)
-        return self.remove_from(0, None, element)
+        return super().remove(element)
 
     def subset_for_key_group(self, group: int) -> list[T]:
         """The elements of a key group, smallest first: one scan of that group."""

@@ -28,8 +28,7 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import Queue, StateBackend, StateStatistics
 from asyncio_operator.state.descriptors import CleanupFullSnapshot, StateMeta
 from asyncio_operator.state.entries import Batch, Codec, Table
-from asyncio_operator.state.heap_set import KeyGroupPartitionedPriorityQueue
-from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix
+from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import (
     NOT_BEGUN,
     RESTORING_KEY,
@@ -45,7 +44,7 @@ from asyncio_operator.state.layout import (
 )
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
-from asyncio_operator.state.rocksdb.priority_queues import GroupQueue, groups_with_elements
+from asyncio_operator.state.rocksdb.priority_queues import StateQueue
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.state_directory import Records, RocksDBSnapshot, prefix_end, prefixes
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
@@ -131,18 +130,7 @@ class RocksDBStateBackend(StateBackend):
         positive_int("cache_size", about.cache_size)
         if name not in self.metas:
             self._records.write_state(name, meta)
-        family = STATE_PREFIX + name
-        self._database.family(family)
-        return KeyGroupPartitionedPriorityQueue(
-            about.key,
-            about.key_of,
-            self.key_groups,
-            self.max_parallelism,
-            make=lambda group: GroupQueue(
-                self._database, family, group_prefix(group, self.max_parallelism), about.serializer, about.cache_size
-            ),
-            present=groups_with_elements(self._database, family, self.group_width),
-        )
+        return StateQueue(self._database, STATE_PREFIX + name, about, self.key_groups, self.max_parallelism)
 
     def drop_table(self, name: str) -> None:
         # The record goes first: an empty column family without a record is that of a new state.
@@ -227,8 +215,8 @@ class RocksDBStateBackend(StateBackend):
         self._sequence = max([self._sequence, *(snapshot.sequence for snapshot in snapshots)])
         self._reserved = self._records.reserve_sequence(self._sequence)
         self._records.write(RESTORING_KEY, None)
-        for name, queue in self._queues.items():
-            queue.open(groups_with_elements(self._database, STATE_PREFIX + name, self.group_width))
+        for queue in self._queues.values():
+            queue.open()
 
     def close(self) -> None:
         self.mark_closed()
