@@ -103,14 +103,11 @@ class MigratingMapState(MapState[K, V]):
 
     def _stored(self, slot: bytes) -> Any:
         """The old value as it is stored, or None. This is no access, and an expired one stays."""
-        try:
-            return self._backend.table(self._old.name).get_slot(slot)
-        except Exception as error:
-            raise self._old.located(error, slot, READING) from error
+        return self._old._try(slot, READING, self._backend.table(self._old.name).get_slot, slot)
 
     def _move(self, slot: bytes, stored: Any) -> None:
         # This also removes an expired value, which must not move.
-        old = self._old._get(slot, b"")
+        old = self._old._get(slot, b"", ABSENT)
         if old is ABSENT:
             return
         if not isinstance(old, dict):

@@ -64,11 +64,11 @@ class State:
         """Removes what is stored for the current key and namespace."""
         self._staged(self._current.slot or self._current.require_slot(), (), clear=True)()
 
-    def _get(self, slot: bytes, sub: bytes) -> Any:
-        """The value at an address, or ABSENT."""
+    def _get(self, slot: bytes, sub: bytes, default: Any = None) -> Any:
+        """The value at an address, or the default."""
         try:
             stored = self.entries.get(slot, sub)
-            return ABSENT if stored is None else self._decode(stored)
+            return default if stored is None else self._decode(stored)
         except Exception as error:
             raise self.located(error, slot, READING) from error
 
@@ -79,18 +79,12 @@ class State:
             raise self.located(error, slot, WRITING) from error
 
     def _delete(self, slot: bytes, sub: bytes) -> None:
-        try:
-            self.entries.delete(slot, sub)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
+        self._try(slot, WRITING, self.entries.delete, slot, sub)
 
     def _scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
         """Subs and values of a slot as they are now, in the order of the subs. StateError after the backend is
         closed."""
-        try:
-            return self._decoded(slot, self.entries.scan(slot))
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
+        return self._decoded(slot, self._try(slot, READING, self.entries.scan, slot))
 
     def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
         decode, backend = self._decode, self._backend
@@ -113,17 +107,18 @@ class State:
         return partial(self._commit, batch, slot)
 
     def _commit(self, batch: Any, slot: bytes) -> None:
-        try:
-            self._backend.commit(batch)
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
+        self._try(slot, WRITING, self._backend.commit, batch)
 
     def access(self, slot: bytes) -> None:
         """Counts an access for the clean-up of a state with time to live."""
+        self._try(slot, "cleaning up failed", self.entries.access)
+
+    def _try(self, slot: bytes, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a function, whose error becomes a StateError."""
         try:
-            self.entries.access()
+            return function(*arguments)
         except Exception as error:
-            raise self.located(error, slot, "cleaning up failed") from error
+            raise self.located(error, slot, doing) from error
 
     def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
         """The error as a StateError that says where it happened. `doing` says in which step code of the user raised
@@ -134,13 +129,6 @@ class State:
         kind = type(error) if isinstance(error, StateError) else StateError
         what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
         return kind(f"{where}: {what.removeprefix(where + ': ')}")
-
-    def _called(self, slot: bytes, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a function of the user."""
-        try:
-            return function(*arguments)
-        except Exception as error:
-            raise self.located(error, slot, f"{name}() raised") from error
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -211,8 +199,11 @@ class ListState(State, Generic[V]):
         slot = self._current.slot or self._current.require_slot()
         if value is None:
             raise self.located(StateError("None cannot be an element of a list state: leave it out"), slot)
-        # Law S5: a new number sorts last, so nothing has to be read.
-        self._put(slot, self._next_sub(slot), value)
+        try:
+            # Law S5: a new number sorts last, so nothing has to be read.
+            self.entries.put(slot, sequence_bytes(self._backend.next_sequence()), self._encode(value))
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
 
     def add_all(self, values: Iterable[V]) -> None:
         """Appends elements, all of them or none, without reading anything; raises as `add` does."""
@@ -230,13 +221,8 @@ class ListState(State, Generic[V]):
         if any(value is None for value in elements):
             error = StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out")
             raise self.located(error, slot)
-        self._staged(slot, [(self._next_sub(slot), value) for value in elements], clear)()
-
-    def _next_sub(self, slot: bytes) -> bytes:
-        try:
-            return sequence_bytes(self._backend.next_sequence())
-        except StateError as error:
-            raise self.located(error, slot) from error
+        changes = ((sequence_bytes(self._backend.next_sequence()), value) for value in elements)
+        self._staged(slot, changes, clear)()
 
 
 class MapState(State, Generic[K, V]):
@@ -255,13 +241,13 @@ class MapState(State, Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of an entry, or None. `contains` distinguishes an absent entry from one that holds None."""
-        slot, sub = self._at(key)
-        value = self._get(slot, sub)
-        return None if value is ABSENT else value
+        slot = self._current.slot or self._current.require_slot()
+        return self._get(slot, self.sub_of(slot, key))  # type: ignore[no-any-return]
 
     def put(self, key: K, value: V) -> None:
         """Writes one entry; None is a value."""
-        self._put(*self._at(key), value)
+        slot = self._current.slot or self._current.require_slot()
+        self._put(slot, self.sub_of(slot, key), value)
 
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Writes entries, as one batch."""
@@ -272,15 +258,13 @@ class MapState(State, Generic[K, V]):
 
     def remove(self, key: K) -> None:
         """Removes one entry, if it is there."""
-        self._delete(*self._at(key))
+        slot = self._current.slot or self._current.require_slot()
+        self._delete(slot, self.sub_of(slot, key))
 
     def contains(self, key: K) -> bool:
         """Whether there is an entry for the key."""
-        slot, sub = self._at(key)
-        try:
-            return self.entries.get(slot, sub) is not None
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
+        slot = self._current.slot or self._current.require_slot()
+        return self._try(slot, READING, self.entries.get, slot, self.sub_of(slot, key)) is not None
 
     def items(self) -> Iterator[tuple[K, V]]:
         """The entries as they are now, in the order of the serialised keys. Later writes are not seen."""
@@ -298,10 +282,7 @@ class MapState(State, Generic[K, V]):
     def is_empty(self) -> bool:
         """Whether there is no entry."""
         slot = self._current.slot or self._current.require_slot()
-        try:
-            return self.entries.is_empty(slot)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
+        return self._try(slot, READING, self.entries.is_empty, slot)  # type: ignore[no-any-return]
 
     def _items(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[K, V]]:
         key_of = self._key
@@ -311,10 +292,6 @@ class MapState(State, Generic[K, V]):
             except Exception as error:
                 raise self.located(error, slot, "the key serialiser failed while reading") from error
             yield key, value
-
-    def _at(self, key: K) -> tuple[bytes, bytes]:
-        slot = self._current.slot or self._current.require_slot()
-        return slot, self.sub_of(slot, key)
 
     def sub_of(self, slot: bytes, key: K) -> bytes:
         """The bytes of a user key, for an entry of a slot."""
@@ -338,15 +315,14 @@ class ReducingState(State, Generic[V]):
 
     def get(self) -> V | None:
         """The folded value, or None if nothing was added."""
-        value = self._get(self._current.slot or self._current.require_slot(), b"")
-        return None if value is ABSENT else value
+        return self._get(self._current.slot or self._current.require_slot(), b"")  # type: ignore[no-any-return]
 
     def add(self, value: V) -> None:
         """Folds a value in: ``reduce(old, value)``; the first one is stored as it is."""
         slot = self._current.slot or self._current.require_slot()
-        old = self._get(slot, b"")
+        old = self._get(slot, b"", ABSENT)
         if old is not ABSENT:
-            value = self._called(slot, "reduce", self._reduce, old, value)
+            value = self._try(slot, "reduce() raised", self._reduce, old, value)
         self._put(slot, b"", value)
 
 
@@ -362,10 +338,9 @@ class AggregatingState(State):
     def get(self) -> Any:
         """The accumulator's result, or None if nothing was added."""
         slot = self._current.slot or self._current.require_slot()
-        accumulator = self._get(slot, b"")
-        return (
-            None if accumulator is ABSENT else self._called(slot, "get_result", self._aggregate.get_result, accumulator)
-        )
+        if (accumulator := self._get(slot, b"", ABSENT)) is ABSENT:
+            return None
+        return self._try(slot, "get_result() raised", self._aggregate.get_result, accumulator)
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
@@ -374,7 +349,7 @@ class AggregatingState(State):
     def prepare(self, value: Any) -> Callable[[], None]:
         """Folds a value in, and returns what stores the result. Until that is called nothing is changed."""
         slot = self._current.slot or self._current.require_slot()
-        accumulator = self._get(slot, b"")
+        accumulator = self._get(slot, b"", ABSENT)
         if accumulator is ABSENT:
-            accumulator = self._called(slot, "create_accumulator", self._aggregate.create_accumulator)
-        return self._staged(slot, [(b"", self._called(slot, "add", self._aggregate.add, value, accumulator))])
+            accumulator = self._try(slot, "create_accumulator() raised", self._aggregate.create_accumulator)
+        return self._staged(slot, [(b"", self._try(slot, "add() raised", self._aggregate.add, value, accumulator))])
