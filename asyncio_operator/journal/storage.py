@@ -44,54 +44,74 @@ class Entry(NamedTuple):
     is_directory: bool = False
 
 
-class Disk:
-    """The calls of the operating system that a `Place` makes, so that a model of a disk can take their place."""
+class ArrowFiles:
+    """The calls of a file system that a `Place` makes, so that a model of a disk can take their place. `connect` makes
+    the file system at the first use. If it `renames`, files become visible by a rename; otherwise a write is atomic."""
 
-    renames = True
+    def __init__(self, connect: Callable[[], pafs.FileSystem], *, renames: bool) -> None:
+        self._connect = connect
+        self.renames = renames
+
+    @cached_property
+    def _files(self) -> pafs.FileSystem:
+        return self._connect()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file, and sync it."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with memoryview(data) as left:
-                done = 0
-                while done < len(left):
-                    done += os.write(descriptor, left[done:])
-            _sync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Write a new file."""
+        # All bytes are there before the first is sent: a stream that is left in the middle would be closed, and
+        # closing it makes what was sent visible.
+        file = self._files.open_output_stream(path)
+        file.write(data)
+        file.close()
 
     def rename(self, path: str, to: str) -> None:
         """Give a file another name in the same directory, and make it stay."""
+        self._files.move(path, to)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it, if they are absent."""
+        self._files.create_dir(path)
+
+    def list(self, path: str) -> list[Entry]:
+        """What is in a directory; nothing if it is absent."""
+        found = self._files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return [
+            Entry(one.base_name, one.size or 0, (one.mtime_ns or 0) / 1e9, one.type == pafs.FileType.Directory)
+            for one in found
+        ]
+
+    def open(self, path: str) -> pa.NativeFile:
+        """A file to read."""
+        return self._files.open_input_file(path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+        self._files.delete_file(path)
+
+
+class Disk(ArrowFiles):
+    """A disk of this machine, or one that is mounted: what is written is synced, which Arrow does not do."""
+
+    def __init__(self) -> None:
+        super().__init__(pafs.LocalFileSystem, renames=True)
+
+    def write(self, path: str, data: bytes) -> None:
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            _sync(file.fileno())
+
+    def rename(self, path: str, to: str) -> None:
         os.rename(path, to)
         _sync_directory(os.path.dirname(to))
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it, if they are absent."""
         if not os.path.isdir(path):
             above = os.path.dirname(path)
             self.make_directory(above)
             with suppress(FileExistsError):
                 os.mkdir(path)
             _sync_directory(above)
-
-    def list(self, path: str) -> list[Entry]:
-        """What is in a directory."""
-        entries = []
-        with os.scandir(path) as found:
-            for entry in found:
-                with suppress(FileNotFoundError):
-                    about = entry.stat()
-                    entries.append(Entry(entry.name, about.st_size, about.st_mtime, entry.is_dir()))
-        return entries
-
-    def open(self, path: str) -> pa.NativeFile:
-        """A file to read."""
-        return pa.OSFile(path)
-
-    def delete(self, path: str) -> None:
-        """Delete a file."""
-        os.unlink(path)
 
 
 def _sync_directory(path: str) -> None:
@@ -111,52 +131,13 @@ def _sync(descriptor: int) -> None:
             raise
 
 
-class ArrowFiles:
-    """The same calls of one of Arrow's file systems, which `connect` makes at the first use. If it `renames`, files
-    become visible by a rename; otherwise a write is atomic."""
-
-    def __init__(self, connect: Callable[[], pafs.FileSystem], *, renames: bool) -> None:
-        self._connect = connect
-        self.renames = renames
-
-    @cached_property
-    def _files(self) -> pafs.FileSystem:
-        return self._connect()
-
-    def write(self, path: str, data: bytes) -> None:
-        # All bytes are there before the first is sent: a stream that is left in the middle would be closed, and
-        # closing it makes what was sent visible.
-        file = self._files.open_output_stream(path)
-        file.write(data)
-        file.close()
-
-    def rename(self, path: str, to: str) -> None:
-        self._files.move(path, to)
-
-    def make_directory(self, path: str) -> None:
-        self._files.create_dir(path)
-
-    def list(self, path: str) -> list[Entry]:
-        found = self._files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return [
-            Entry(one.base_name, one.size or 0, (one.mtime_ns or 0) / 1e9, one.type == pafs.FileType.Directory)
-            for one in found
-        ]
-
-    def open(self, path: str) -> pa.NativeFile:
-        return self._files.open_input_file(path)
-
-    def delete(self, path: str) -> None:
-        self._files.delete_file(path)
-
-
 class Place:
     """A directory of a journal. Any thread may use it. Names may have one directory in them, as in "_journal/x".
 
     Every method raises OSError if the place does not answer, and FileNotFoundError if a file is not there.
     """
 
-    def __init__(self, path: str, files: Disk | ArrowFiles | None = None, shown: str | None = None) -> None:
+    def __init__(self, path: str, files: ArrowFiles | None = None, shown: str | None = None) -> None:
         self.shown = shown or path  # Names it in messages.
         self.progress = 0  # Grows within `HANGS_AFTER` seconds while the place is used, or the place hangs.
         self._path = path  # As the files name it: on a disk it is absolute. The directory need not exist.
@@ -178,10 +159,7 @@ class Place:
 
     def _entries(self, directory: str = "") -> Iterable[Entry]:
         self.progress += 1
-        try:
-            return self._files.list(f"{self._path}/{directory}".rstrip("/"))
-        except FileNotFoundError:
-            return []
+        return self._files.list(f"{self._path}/{directory}".rstrip("/"))
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file. It is whole, and stays, when this returns; otherwise it is whole or absent."""

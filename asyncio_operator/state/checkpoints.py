@@ -1,6 +1,6 @@
 """Checkpoints: a backend and its timer services at one moment, as a directory.
 
-`checkpoint_format` describes the files. The directory is written under another name, forced to the disk and renamed, so
+`snapshot` describes the files. The directory is written under another name, forced to the disk and renamed, so
 a checkpoint is whole or absent, also after a loss of power. The law: `restore_checkpoint` gives a backend of any kind
 and any range of key groups what the backend and the services had when `checkpoint` was called.
 
@@ -22,16 +22,6 @@ from asyncio_operator.checks import check_directory, must_be
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.checkpoint_format import (
-    MANIFEST,
-    ROWS,
-    STATE,
-    TIMERS,
-    CheckpointFiles,
-    rocksdb_snapshot,
-    write_manifest,
-    write_segments,
-)
 from asyncio_operator.state.descriptors import QUEUE, ROLES, StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange, group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
@@ -45,7 +35,18 @@ from asyncio_operator.state.layout import (
     stamped_at,
 )
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
-from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
+from asyncio_operator.state.snapshot import (
+    MANIFEST,
+    ROWS,
+    STATE,
+    TIMERS,
+    CheckpointFiles,
+    HeapSnapshot,
+    StateSnapshot,
+    rocksdb_snapshot,
+    write_manifest,
+    write_segments,
+)
 
 IN_STATE = " in the state"  # Ends the kind of a service whose timers are kept by the backend.
 

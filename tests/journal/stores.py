@@ -43,6 +43,8 @@ class Inode:
 
 
 class ModelDisk(Disk):
+    renames = True
+
     def __init__(self, fuse: Fuse) -> None:
         self.fuse = fuse
         self.names: dict[str, Inode] = {}
