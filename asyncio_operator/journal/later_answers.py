@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -184,52 +185,45 @@ class JournalReader:
         if self._indexed != names:
             self._keys.set_files(names)
             self._indexed = names
-        for name, hits in groupby(self._keys.find(asked), key=lambda hit: hit.name):
+        for name, hits in groupby(self._keys.find(asked), key=itemgetter(0)):
             file = open_file(self.place, name, self._description)
             if file is not None:
                 with file:
-                    for hit in hits:
-                        yield _picked(file, hit.group, hit.rows, hit.codes, self._description)
-        search = _Search(asked, self._description)
+                    for _, group, rows, codes in hits:
+                        yield _picked(file, group, rows, codes, self._description)
+        index, bounds = KeyIndex(asked), _range(key_parts(asked)[0])
         for name in names:
-            if name not in self._keys:
-                yield from search.rows(self.place, name)
+            file = None if name in self._keys.names else open_file(self.place, name, self._description)
+            if file is not None:
+                with file:
+                    yield from self._searched(file, index, *bounds)
+
+    def _searched(self, file: DataFile, index: KeyIndex, lowest: Any, highest: Any) -> Iterator[pa.Table]:
+        """The rows of the keys in an index, in a file whose keys are not in memory."""
+        for group in range(file.num_row_groups):
+            if _may_have(file.metadata.row_group(group).column(0).statistics, lowest, highest):
+                # The index gives places in the asked keys by the rows' keys.
+                codes, rows = index.find(_keys_of(file, group, self._description))
+                if len(rows):
+                    yield _picked(file, group, rows, codes, self._description)
 
 
-class _Search:
-    """Some keys, to be found in any number of files."""
+def _keys_of(file: DataFile, group: int, description: Description) -> pa.Array:
+    """The keys of a row group."""
+    table = read_columns(file, group, description.keys.names, description)
+    return key_array([column.combine_chunks() for column in table.columns])
 
-    def __init__(self, asked: pa.Array, description: Description) -> None:
-        self._description = description
-        self._index = KeyIndex(asked)
-        self._lowest, self._highest = _range(key_parts(asked)[0])
 
-    def rows(self, place: Place, name: str) -> Iterator[pa.Table]:
-        """The rows of these keys in a file."""
-        description = self._description
-        file = open_file(place, name, description)
-        if file is None:
-            return
-        with file:
-            for group in range(file.num_row_groups):
-                if self._may_have(file.metadata.row_group(group).column(0).statistics):
-                    keys = read_columns(file, group, description.keys.names, description)
-                    parts = [column.combine_chunks() for column in keys.columns]
-                    # The index gives places in the asked keys by the rows' keys.
-                    codes, rows = self._index.find(key_array(parts))
-                    if len(rows):
-                        yield _picked(file, group, rows, codes, description)
-
-    def _may_have(self, statistics: Any) -> bool:
-        """Whether the statistics of the first key column allow one of the keys."""
-        if self._lowest is None:
-            return self._highest is not None
-        if statistics is None or not statistics.has_min_max:
-            return True
-        try:
-            return bool(statistics.min <= self._highest and statistics.max >= self._lowest)
-        except TypeError:
-            return True
+def _may_have(statistics: Any, lowest: Any, highest: Any) -> bool:
+    """Whether the statistics of the first key column allow one of the keys, whose range is that of `_range`."""
+    if lowest is None:
+        return highest is not None
+    if statistics is None or not statistics.has_min_max:
+        return True
+    try:
+        return bool(statistics.min <= highest and statistics.max >= lowest)
+    except TypeError:
+        return True
 
 
 def _picked(file: DataFile, group: int, rows: Ints, codes: Ints, description: Description) -> pa.Table:
@@ -251,59 +245,46 @@ def _range(part: pa.Array) -> tuple[object, object]:
     return bounds["min"].as_py(), bounds["max"].as_py()
 
 
-class Hits(NamedTuple):
-    """Rows of one row group, and for each the position of its key among those that were asked for."""
-
-    name: str
-    group: int
-    rows: Ints
-    codes: Ints
-
-
 class LaterKeys:
     """The keys of some files, in bounded memory: which rows of which row groups have the keys of a batch."""
 
     def __init__(self, place: Place, description: Description) -> None:
         self._place = place
         self._description = description
-        self._files: dict[str, list[pa.Array]] = {}
-        self._bytes = 0
-        self._index: KeyIndex | None = None
-        self._groups: list[tuple[str, int]] = []
+        self.names: frozenset[str] = frozenset()  # Of the files.
+        # Name of the file, number of the row group and its keys; in the index they follow each other.
+        self._groups: list[tuple[str, int, pa.Array]] = []
         self._starts: Ints = np.zeros(0, np.int64)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
+        self._index: KeyIndex | None = None
 
     def set_files(self, names: Sequence[str]) -> None:
         """Read the keys of new files, as far as there is room, and drop those of others. FileNotFoundError if one is
         gone."""
-        kept = set(names)
-        self._files = {name: groups for name, groups in self._files.items() if name in kept}
-        arrays = [array for groups in self._files.values() for array in groups]
-        self._bytes = sum(array.nbytes + PER_ROW * len(array) for array in arrays)
+        wanted = set(names)
+        groups = [one for one in self._groups if one[0] in wanted]
+        held = {name for name, _, _ in groups}
+        room = MOST_BYTES - sum(array.nbytes + PER_ROW * len(array) for _, _, array in groups)
         for name in names:
-            if name in self._files or self._bytes >= MOST_BYTES:
+            if name in held or room <= 0:
                 continue
             file = open_file(self._place, name, self._description)
             if file is None:
                 continue  # It may be complete later, and is searched until then.
             with file:
-                if self._bytes + PER_ROW * file.metadata.num_rows > MOST_BYTES:
+                if PER_ROW * file.metadata.num_rows > room:
                     continue
-                read = []
+                held.add(name)
                 for group in range(file.num_row_groups):
-                    table = read_columns(file, group, self._description.keys.names, self._description)
-                    read.append(key_array([column.combine_chunks() for column in table.columns]))
-            self._files[name] = read
-            self._bytes += sum(array.nbytes + PER_ROW * len(array) for array in read)
-        self._groups = [(name, group) for name, groups in self._files.items() for group in range(len(groups))]
-        arrays = [array for groups in self._files.values() for array in groups]
+                    array = _keys_of(file, group, self._description)
+                    groups.append((name, group, array))
+                    room -= array.nbytes + PER_ROW * len(array)
+        arrays = [array for _, _, array in groups]
+        self.names, self._groups = frozenset(held), groups
         self._starts = np.cumsum([0, *map(len, arrays)])
         self._index = KeyIndex(pa.concat_arrays(arrays)) if arrays else None
 
-    def find(self, asked: pa.Array) -> Iterator[Hits]:
-        """The rows of keys, by row group."""
+    def find(self, asked: pa.Array) -> Iterator[tuple[str, int, Ints, Ints]]:
+        """The rows of keys, by row group: file, row group, rows, and the position of the key of each in `asked`."""
         if self._index is None:
             return
         rows, codes = self._index.find(asked)
@@ -311,9 +292,7 @@ class LaterKeys:
         # Rows of a group in their order, because they are taken from it.
         order = np.lexsort((rows, group_of))
         rows, codes, group_of = rows[order], codes[order], group_of[order]
-        cuts = np.flatnonzero(np.diff(group_of)) + 1
-        for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-            if start < end:
-                number = int(group_of[start])
-                name, group = self._groups[number]
-                yield Hits(name, group, rows[start:end] - self._starts[number], codes[start:end])
+        for number in np.unique(group_of):
+            name, group, _ = self._groups[number]
+            own = slice(*np.searchsorted(group_of, [number, number + 1]))
+            yield name, group, rows[own] - self._starts[number], codes[own]
