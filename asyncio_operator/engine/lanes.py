@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -114,64 +115,6 @@ class RunEnd(asyncio.Future[None]):
         return super().cancel(msg)
 
 
-class Timeouts:
-    """Finds the late calls of lanes.
-
-    Args:
-        over: whether the run has ended, and no call is late any more.
-        passed: called with the lanes whose calls are late.
-    """
-
-    def __init__(self, timers: Timers, over: Callable[[], bool], passed: Callable[[list[Lane]], None]) -> None:
-        self._timers = timers
-        self._over = over
-        self._passed = passed
-        # Those that were late when the timers rang, with their calls, until they get their first turn.
-        self._late: list[tuple[Lane, Any, Any, float]] = []
-
-    def watch(self, lane: Lane) -> None:
-        """Watch the call that the lane has just started, or that has got a new limit.
-
-        A lane whose timer is set for an earlier time keeps that time, and is looked at again then.
-        """
-        due = lane.started + lane.limit
-        # The early time is right for the look, and moving the timer for every call would cost as much as a new one.
-        if lane.watched:
-            if due >= lane.due:
-                return
-            self._timers.delete(lane.due, self._look, lane)
-        lane.watched = True
-        lane.due = due
-        if due < inf:
-            self._timers.set(due, self._look, lane)
-
-    def forget(self, lane: Lane) -> None:
-        """The lane gets another limit: its next call sets a timer of its own."""
-        self._timers.delete(lane.due, self._look, lane)
-        lane.watched, lane.due = False, inf
-
-    def _look(self, lane: Lane, now: float) -> None:
-        lane.watched = False
-        if not lane.busy or self._over():
-            return
-        if lane.started + lane.limit > now:
-            self.watch(lane)
-            return
-        if not self._late:
-            self._timers.loop.call_soon(self._first_turn)
-        self._late.append((lane, lane.window, lane.slot, lane.started))
-
-    def _first_turn(self) -> None:
-        late, self._late = self._late, []
-        after_last_turns(self._timers.loop, lambda: self._last_turn(late))
-
-    def _last_turn(self, late: list[tuple[Lane, Any, Any, float]]) -> None:
-        # A lane whose call has ended meanwhile may be in another one, which is not late.
-        lanes = [call[0] for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
-        if lanes and not self._over():
-            self._passed(lanes)
-
-
 class Lanes:
     """Runs `invoke` for what `intake` hands out, a limited number of calls at a time.
 
@@ -220,7 +163,7 @@ class Lanes:
         self._stopping = False
         self._mark = object()
         timers.fail = self.fail
-        self._timeouts = Timeouts(timers, lambda: self._stopping or self._finished.done(), self._pass_limits)
+        self._timers = timers
         self._held_up = timers.reminder(self._report_held_up)
 
     @property
@@ -359,7 +302,7 @@ class Lanes:
     async def _work(self, lane: Lane, window: Window) -> None:
         # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
         complete, results, instant, begin = window.complete, window.results, window.instant, window.begin
-        clock, invoke, watch, doubtful = self._clock, self._invoke, self._timeouts.watch, self._doubtful
+        clock, invoke, watch, doubtful = self._clock, self._invoke, self._watch, self._doubtful
         record, ended = (self.direct if window.final else self.latency).samples.append, window.ended
         cancelling = lane.task.cancelling
         context, first_context, apart = lane.context, lane.first_context, lane.apart
@@ -370,8 +313,9 @@ class Lanes:
             invoke, complete, context, doubtful = own.invoke, own.complete, first_context, ()
         window.working += 1
         if begin is None and lane.limit != self._timeout:
-            self._timeouts.forget(lane)
-            lane.limit = self._timeout
+            # Its next call sets a timer of its own.
+            self._timers.delete(lane.due, self._look, lane)
+            lane.watched, lane.due, lane.limit = False, inf, self._timeout
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
         for slot, value in window:
@@ -481,25 +425,47 @@ class Lanes:
 
     # -- deadlines
 
-    def _pass_limits(self, late: list[Lane]) -> None:
-        """The calls of these lanes are past their limits."""
-        for lane in late:
-            if lane.expired:
-                # Cut while it had its last turns, or with the call of a lane before it.
-                continue
-            limit: float | None = None
-            try:
-                limit = lane.window.timed_out(lane.slot, lane.started)
-            except BaseException as error:
-                self._cut(lane)
-                self.fail(error)
+    def _watch(self, lane: Lane) -> None:
+        """Watch the call that the lane has just started, or that has got a new limit.
+
+        A lane whose timer is set for an earlier time keeps that time, and is looked at again then.
+        """
+        due = lane.started + lane.limit
+        # The early time is right for the look, and moving the timer for every call would cost as much as a new one.
+        if lane.watched:
+            if due >= lane.due:
                 return
-            if limit is None:
-                self._cut(lane)
-            else:
-                lane.limit = limit
-                self._timeouts.watch(lane)
-        self._check_finished()
+            self._timers.delete(lane.due, self._look, lane)
+        lane.watched, lane.due = True, due
+        if due < inf:
+            self._timers.set(due, self._look, lane)
+
+    def _look(self, lane: Lane, now: float) -> None:
+        """The timer of a lane rings."""
+        lane.watched = False
+        if not lane.busy:
+            return
+        if lane.started + lane.limit > now:
+            self._watch(lane)
+        else:
+            after_last_turns(self._loop, partial(self._pass_limit, lane, lane.window, lane.slot, lane.started))
+
+    def _pass_limit(self, lane: Lane, *call: Any) -> None:
+        """A call of this lane, which is this one, is past its limit, unless it has ended in its last turns."""
+        if not lane.busy or call != (lane.window, lane.slot, lane.started):
+            return
+        try:
+            limit = lane.window.timed_out(lane.slot, lane.started)
+        except BaseException as error:
+            self._cut(lane)
+            self.fail(error)
+            return
+        if limit is None:
+            self._cut(lane)
+            self._check_finished()
+        else:
+            lane.limit = limit
+            self._watch(lane)
 
     def _cut(self, lane: Lane) -> None:
         lane.expired = True
