@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from asyncio_operator.arrow.key_identity import identity
+from asyncio_operator.lookup.key_batch import ONE_CALL, Calls
 from asyncio_operator.state.entries import ABSENT
-
-if TYPE_CHECKING:
-    from asyncio_operator.quota.usage import Weights
 
 MOST: Final = 500_000
 """Keys of `NotedKeys`: about 60 MB. A key that is forgotten is written once more, which changes no answer."""
@@ -43,21 +40,8 @@ class KnownAnswers(ABC):
         return [ABSENT] * len(keys)
 
     @abstractmethod
-    def learn(
-        self,
-        keys: Sequence[Any],
-        answers: Sequence[Any],
-        attempts: int,
-        latencies: Iterable[float],
-        weights: Iterable[Weights | None] = repeat(None),
-    ) -> None:
-        """Calls have given these answers. It must not take long: writing goes on in the background.
-
-        Args:
-            attempts: the calls that each answer took.
-            latencies: seconds of the last of them, for each answer.
-            weights: under a budget, what each key weighed beside its call, by unit.
-        """
+    def learn(self, keys: Sequence[Any], answers: Sequence[Any], calls: Calls = ONE_CALL) -> None:
+        """Calls have given these answers. It must not take long: writing goes on in the background."""
 
     @property
     def has_room(self) -> bool:

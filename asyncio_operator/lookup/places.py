@@ -104,7 +104,7 @@ class Places:
         """Calls have given these answers."""
         self._learn(keys, answers, outcomes, calls)
         for known in self.known:
-            known.learn(keys, answers, calls.attempts, calls.latencies, calls.weights)
+            known.learn(keys, answers, calls)
         if self._kept is not None:
             for key in keys:
                 self._kept.add(key)

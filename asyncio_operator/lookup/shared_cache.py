@@ -41,7 +41,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b, pbkdf2_hmac
@@ -54,6 +54,7 @@ from asyncio_operator.engine.lent import IDLE
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.key_batch import ONE_CALL, Calls
 from asyncio_operator.lookup.known import HELD, KnownAnswers
 from asyncio_operator.lookup.shared_store import SharedStore
 from asyncio_operator.policies.cache import Cache
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 
     from asyncio_operator.lookup.cache import LookupCache
     from asyncio_operator.lookup.column_places import ColumnCache
-    from asyncio_operator.quota.usage import Weights
     from asyncio_operator.services.redis_values import Write
 
 MAGIC = b"AOC1"
@@ -296,14 +296,7 @@ class SharedCache(KnownAnswers):
 
     # -- writing
 
-    def learn(
-        self,
-        keys: Sequence[Any],
-        answers: Sequence[Any],
-        attempts: int,
-        latencies: Iterable[float],
-        weights: Iterable[Weights | None] = repeat(None),
-    ) -> None:
+    def learn(self, keys: Sequence[Any], answers: Sequence[Any], calls: Calls = ONE_CALL) -> None:
         if self._store.is_down:
             return
         self._queue.extend(zip(keys, answers, repeat(monotonic())))

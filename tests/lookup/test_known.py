@@ -52,9 +52,10 @@ class Elsewhere(KnownAnswers):
         await asyncio.sleep(self.delay)
         return [HELD if key in self.held else ABSENT for key in keys]
 
-    def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
+    def learn(self, keys: Any, answers: Any, calls: Any = None) -> None:
         self.noted.update(zip(keys, answers, strict=True))
-        self.costs.update((key, (attempts, round(latency, 6))) for key, latency in zip(keys, latencies, strict=False))
+        costs = zip(keys, calls.latencies, strict=False)
+        self.costs.update((key, (calls.attempts, round(latency, 6))) for key, latency in costs)
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         if self.has_room:

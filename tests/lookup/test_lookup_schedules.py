@@ -138,7 +138,7 @@ class Store(Elsewhere):
     async def renew(self, keys: Sequence[Any]) -> list[Any]:
         return [HELD if key % 3 == 0 else ABSENT for key in keys]
 
-    def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
+    def learn(self, keys: Any, answers: Any, calls: Any = None) -> None:
         for key, answer in zip(keys, answers, strict=True):
             if answer is not None or self.keeps_misses:
                 self.answers[key] = answer

@@ -485,8 +485,8 @@ async def test_R10_an_open_circuit_refuses_keys_and_lets_one_try_it():
 @virtual
 async def test_J3_a_place_that_keeps_answers_learns_what_a_call_for_one_key_weighed():
     class Keeping(Elsewhere):
-        def learn(self, keys: Any, answers: Any, attempts: int, latencies: Any, weights: Any = None) -> None:
-            weighed.update(zip(keys, weights, strict=True))
+        def learn(self, keys: Any, answers: Any, calls: Any = None) -> None:
+            weighed.update(zip(keys, calls.weights, strict=True))
 
     weighed: dict[Any, Any] = {}
     await look_up(Weighing(), [[3, 4]], meter=Meter(tokens=10), known=(Keeping({}),))

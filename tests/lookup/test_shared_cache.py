@@ -330,7 +330,7 @@ def test_A3_answers_in_columns_come_back_as_the_same_answers(redis_server, patie
         (writer,), (reader,) = first.known, second.known
         await writer.find([0])
         for key, answer in answers.items():
-            writer.learn([key], [answer], 1, [0.1])
+            writer.learn([key], [answer])
         await writer.flush()
         one, several, miss = await reader.find([1, 2, 3])
         assert miss is None
@@ -350,9 +350,9 @@ def test_an_answer_that_python_cannot_hold_is_not_shared_and_logged_once(redis_s
         cache = open_cache(Cache(store=redis_server.url, expire_after_write=60), "far", None, schema)
         (place,) = cache.known
         await place.find([0])
-        place.learn([1], [ColumnAnswers(far, 0, 1)], 1, [0.1])
-        place.learn([2], [ColumnAnswers(far, 1, 1)], 1, [0.1])
-        place.learn([3], [{"d": object()}], 1, [0.1])
+        place.learn([1], [ColumnAnswers(far, 0, 1)])
+        place.learn([2], [ColumnAnswers(far, 1, 1)])
+        place.learn([3], [{"d": object()}])
         await place.flush()
         assert await place.find([1, 2, 3]) == [ABSENT, {"d": datetime(1970, 1, 1)}, ABSENT]
         await place.close()
@@ -562,7 +562,7 @@ def test_what_waits_to_be_written_is_bounded(redis_server, patient, monkeypatch,
         await until_it_answers(worker)
         with caplog.at_level(logging.WARNING):
             for key in range(100):
-                worker.shared.learn([key], [{"x": key}], 1, [0.1])
+                worker.shared.learn([key], [{"x": key}])
         assert len(worker.shared._queue) == 10
         await worker.shared.flush()
         assert len(names(redis_server)) == 10
@@ -583,7 +583,7 @@ def test_X7_idle_connections_are_closed_and_opened_again(redis_server, patient, 
             while connections() > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         # An answer that comes later is written all the same.
-        worker.shared.learn([2], [{"x": 2}], 1, [100.0])
+        worker.shared.learn([2], [{"x": 2}])
         await worker.shared.flush()
         assert len(names(redis_server)) == 2
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import repeat
@@ -39,13 +39,12 @@ from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.answers import size_of
-from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.key_batch import ONE_CALL, Answer, Calls, KeyBatch
 from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:
-    from asyncio_operator.quota.usage import Weights
     from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")
@@ -193,15 +192,9 @@ class TaskJournal(KnownAnswers):
 
     # -- new answers
 
-    def learn(
-        self,
-        keys: Sequence[Any],
-        answers: Sequence[Any],
-        attempts: int,
-        latencies: Iterable[float],
-        weights: Iterable[Weights | None] = repeat(None),
-    ) -> None:
-        self._note(list(zip(keys, answers, repeat(self._wall()), repeat(attempts), latencies, weights, strict=False)))
+    def learn(self, keys: Sequence[Any], answers: Sequence[Any], calls: Calls = ONE_CALL) -> None:
+        about = repeat(calls.attempts), calls.latencies, calls.weights
+        self._note(list(zip(keys, answers, repeat(self._wall()), *about, strict=False)))
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""

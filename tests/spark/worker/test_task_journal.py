@@ -20,7 +20,7 @@ from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import AHEAD, FEWEST, MOST, JournalReader
 from asyncio_operator.journal.storage import open_place
-from asyncio_operator.lookup.key_batch import PENDING
+from asyncio_operator.lookup.key_batch import PENDING, Calls
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.state.entries import ABSENT
@@ -136,7 +136,7 @@ def test_what_waits_for_a_journal_is_bounded_also_where_the_first_answer_of_each
     journal = TaskJournal(journal_of(tmp_path), added, False, "", replace(this_process, drive=lambda _: None))
     calls = 0
     while journal.has_room:
-        journal.learn(range(100), [None, *[row] * 99], 1, [0.1] * 100)
+        journal.learn(range(100), [None, *[row] * 99])
         calls += 1
     assert calls <= 2, "each has about a megabyte"
 
@@ -161,7 +161,7 @@ def test_J7_after_a_failed_write_an_answer_of_a_cache_is_said_not_to_be_written_
     writers: list[writer.JournalWriter] = []
     process = replace(this_process, monotonic=clock, drive=writers.append)
     journal = TaskJournal(journal_of(tmp_path), ADDED, False, "", process)
-    journal.learn([1], ["no row"], 1, [0.1])
+    journal.learn([1], ["no row"])
     clock.advance(3600)
     writers[0].write_due()
     assert not journal.keep(2, {"x": 2}, came=0.0)
@@ -173,7 +173,7 @@ def test_J7_after_a_failed_write_an_answer_of_a_cache_is_said_not_to_be_written_
 async def test_J3_L6_an_answer_is_written_with_what_it_took_and_is_not_known_to_a_refresh(tmp_path: Path) -> None:
     task, process = journal_of(tmp_path), replace(this_process, loop=asyncio.get_running_loop)
     journal, next_one = (TaskJournal(task, ADDED, False, "", process) for _ in range(2))
-    journal.learn([1], [{"x": 1}], 3, [0.25], [{"tokens": 2.0}])
+    journal.learn([1], [{"x": 1}], Calls(3, [0.25], [{"tokens": 2.0}]))
     await journal.flush()
     await asyncio.to_thread(journal.finish, False)
     [row] = pq.read_table(tmp_path).to_pylist()
