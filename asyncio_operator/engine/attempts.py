@@ -369,7 +369,7 @@ class Attempts:
         if failure is not None:
             raise failure
 
-    def failed(self, call: Call, error: BaseException, started: float) -> None:
+    def failed(self, call: Call, error: BaseException) -> None:
         now = self.now()
         if self._noted:
             answered_with(error, call.http_status)
@@ -390,7 +390,7 @@ class Attempts:
         self._failing.failed(flights)
         self._fail(flights, decisive, now)
 
-    def timed_out(self, call: Call, started: float) -> float | None:
+    def timed_out(self, call: Call) -> float | None:
         now = self.now()
         late = [flight for flight in self._flights(call) if flight.limit(self._attempt_timeout) <= now + SLACK]
         # These leave the call, which runs on for the elements that still have time.
@@ -406,7 +406,10 @@ class Attempts:
                 # Law Q7: the key is not free while a call for it runs, although its element has ended.
                 self._keys.hold(flight.entry)
             self._pass_limit(flight, now)
-        return call.limit(self._attempt_timeout) - started if going_on else None
+        return call.limit(self._attempt_timeout) - call.started if going_on else None
+
+    def call_of(self, slot: Call, started: float | None = None) -> Call:
+        return slot
 
     def returned(self, call: Call, error: BaseException | None) -> None:
         self._returned(call, self.now(), error)

@@ -6,9 +6,9 @@
     Window    a run of calls that all lanes share  (`attempts`, `operator.intake`, `lookup.open_batch`)
     Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.open_keys`)
 
-The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if its
-reader has nothing now, the reader is `wanted`, and waits for the input in a task of its own. So other news can end the
-wait of the lane that looks for work.
+The lanes give results to the window, and report any other end of a call to the intake, which decides what it means. A
+source never makes its caller wait: if its reader has nothing now, the reader is `wanted`, and waits for the input in a
+task of its own. So other news can end the wait of the lane that looks for work.
 """
 
 from __future__ import annotations
@@ -53,17 +53,8 @@ class Window(Protocol):
     def complete(self, slot: Any, result: Any, started: float) -> object:
         """The call, which started at this time, returned a result."""
 
-    def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        """The call, which started at this time, raised an error."""
-
-    def timed_out(self, slot: Any, started: float) -> float | None:
-        """The call is past its limit. It is cancelled, unless this returns a new limit, in seconds from its start."""
-
-    def returned(self, slot: Any, error: BaseException | None) -> None:
-        """A call that was past its limit has returned, or raised an error. This is the last report about the slot."""
-
-    def value_of(self, slot: Any) -> Any:
-        """The value with which the function was called, for a message."""
+    def call_of(self, slot: Any, started: float | None = None) -> Call:
+        """The call of a slot, which may be that call. It has started at this time, if it is in trouble."""
 
     def left(self) -> None:
         """The last lane has left the window, which may still have work. May be called more than once."""
@@ -80,6 +71,18 @@ class Intake(Protocol):
 
     def is_urgent(self, now: float) -> bool:
         """Whether lanes have to leave their window, because other work goes before it."""
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """The call raised an error."""
+
+    def timed_out(self, call: Call) -> float | None:
+        """The call is past its limit. It is cancelled, unless this returns a new limit, in seconds from its start."""
+
+    def returned(self, call: Call, error: BaseException | None) -> None:
+        """A call that was past its limit has returned, or raised an error. This is the last report about it."""
+
+    def value_of(self, call: Call) -> Any:
+        """The value with which the function was called."""
 
     def stop(self) -> None:
         """The run ends: no window is requested any more, and no call starts."""

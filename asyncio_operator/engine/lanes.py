@@ -32,6 +32,7 @@ from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
 from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.failures import stray_cancellation
+from asyncio_operator.engine.flights import Call
 from asyncio_operator.engine.timing import Turn, after_last_turns, start_task, wait_through
 from asyncio_operator.engine.watch import watched
 from asyncio_operator.errors import describe
@@ -205,7 +206,7 @@ class Lanes:
                 read = lane.slot is IDLE
                 calls.error(
                     "%s ignored its cancellation for the grace period of %.1f s and is left behind",
-                    "the input" if read else f"a call for element {describe(lane.window.value_of(lane.slot))}",
+                    "the input" if read else f"a call for element {self._element_of(lane)}",
                     self._grace_period,
                 )
             self.latency.fold()
@@ -237,14 +238,18 @@ class Lanes:
         if present_run.get(None) is self._mark and not self._stopping:
             here = asyncio.current_task(self._loop)
             calls = [lane for lane in self._lanes if lane.task is here and lane.busy]
-            elements = [describe(lane.window.value_of(lane.slot)) for lane in calls]
+            elements = list(map(self._element_of, calls))
             self.fail(stray_cancellation(f"{self._name} cancelled tasks that are not its own", *elements))
         self.stop()
 
-    def cut(self, slot: Any) -> None:
-        """Cancel the call for this slot, as if it were late."""
-        for lane in [lane for lane in self._lanes if lane.busy and lane.slot is slot]:
-            self._cut(lane)
+    def cut(self, call: Call) -> None:
+        """Cancel this call, as if it were late."""
+        for lane in [lane for lane in self._lanes if lane.busy and lane.slot is call]:
+            self._cut(lane, call)
+
+    def _element_of(self, lane: Lane) -> str:
+        """What the call of a lane is for, in a message."""
+        return describe(self._intake.value_of(lane.window.call_of(lane.slot)))
 
     # -- the life of a lane
 
@@ -417,7 +422,7 @@ class Lanes:
         if lane.expired:
             self._call_ended_late(lane, error)
             return True
-        lane.window.failed(lane.slot, error, lane.started)
+        self._intake.failed(lane.window.call_of(lane.slot, lane.started), error)
         if self._stopping:
             # The run has ended, perhaps by this error: law O18, the lane starts no other call.
             raise asyncio.CancelledError
@@ -454,21 +459,22 @@ class Lanes:
         """A call of this lane, which is this one, is past its limit, unless it has ended in its last turns."""
         if not lane.busy or call != (lane.window, lane.slot, lane.started):
             return
+        late = lane.window.call_of(lane.slot, lane.started)
         try:
-            limit = lane.window.timed_out(lane.slot, lane.started)
+            limit = self._intake.timed_out(late)
         except BaseException as error:
-            self._cut(lane)
+            self._cut(lane, late)
             self.fail(error)
             return
         if limit is None:
-            self._cut(lane)
+            self._cut(lane, late)
             self._check_finished()
         else:
             lane.limit = limit
             self._watch(lane)
 
-    def _cut(self, lane: Lane) -> None:
-        lane.expired = True
+    def _cut(self, lane: Lane, call: Call) -> None:
+        lane.expired, lane.slot = True, call
         self._late.add(lane)
         # Now, and not when it returns: a call that never returns would not be counted.
         self.latency.add(self._clock() - lane.started)
@@ -480,9 +486,9 @@ class Lanes:
 
     def _report_held_up(self) -> None:
         """Log why no call starts: late calls hold every place, and no one knows for how long."""
-        held = [describe(lane.window.value_of(lane.slot)) for lane in self._late]
-        if len(held) >= self._capacity:
-            logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held[0])
+        if len(self._late) >= self._capacity:
+            held = self._element_of(next(iter(self._late)))
+            logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held)
 
     def _call_ended_late(self, lane: Lane, error: BaseException | None) -> None:
         if not isinstance(error, asyncio.CancelledError) and lane in self._late:
@@ -490,16 +496,17 @@ class Lanes:
                 "a call ignored its cancellation, held its place in the capacity for %.3f s after it "
                 "started, and its outcome is dropped; element: %s",
                 self._clock() - lane.started,
-                describe(lane.window.value_of(lane.slot)),
+                self._element_of(lane),
             )
         if self._stopping:
-            lane.window.returned(lane.slot, error)
+            if type(lane.slot) is Call:
+                self._intake.returned(lane.slot, error)
             raise asyncio.CancelledError
         lane.expired = False
         self._late.discard(lane)
         lane.task.uncancel()  # that of `_cut`; others are absorbed
         lane.window.working += 1
-        lane.window.returned(lane.slot, error)
+        self._intake.returned(lane.slot, error)
 
     # -- the end
 

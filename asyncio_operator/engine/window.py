@@ -40,8 +40,6 @@ class CallWindow:
         gate = attempts.gate
         self._gate = gate if gate.limits else None
         self.ended = gate.answered if plain else None
-        # Calls that are past their limit, and of whose return a limit has to hear.
-        self._cut: dict[Any, Call] = {}
 
     def let_start(self, calls: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Those of the calls that the gate lets start now. The first one that has to wait goes before all others."""
@@ -82,7 +80,7 @@ class CallWindow:
 
     def hold(self, slot: Any, refusal: BaseException | None) -> Call:
         """The call has to wait for a limit, or is refused when it is its turn."""
-        call = self._call_of(slot)
+        call = self.call_of(slot)
         call.refusal = refusal
         self.attempts.hold(call)
         return call
@@ -92,28 +90,12 @@ class CallWindow:
         call.counted = False
         return call
 
-    def _call_of(self, slot: Any, started: float | None = None) -> Call:
-        """The call of a slot, which may have started."""
-        if not self._plain:
-            return slot  # type: ignore[no-any-return]
+    def call_of(self, slot: Any, started: float | None = None) -> Call:
+        if type(slot) is Call:
+            return slot
         call = self._call(slot)
         if started is not None:
             self.attempts.begun(call, started)
             if self.ended is not None:
                 self.attempts.gate.runs(call, started)
         return call
-
-    def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        self.attempts.failed(self._call_of(slot, started), error, started)
-
-    def timed_out(self, slot: Any, started: float) -> float | None:
-        call = self._call_of(slot, started)
-        limit = self.attempts.timed_out(call, started)
-        if self.ended is not None:
-            self._cut[slot] = call
-        return limit
-
-    def returned(self, slot: Any, error: BaseException | None) -> None:
-        call = self._cut.pop(slot, None) if self._plain else slot
-        if call is not None:
-            self.attempts.returned(call, error)

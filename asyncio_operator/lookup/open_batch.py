@@ -391,9 +391,6 @@ class OpenBatch(CallWindow):
                 cast("OpenKey", flight).latency = latency
             self.attempts.complete_each(alone, (result,), (True,))
 
-    def value_of(self, slot: Any) -> Any:
-        return self.batch.objects[slot] if self._plain else slot.values[0]
-
     def left(self) -> None:
         if self.left_over():
             return

@@ -180,9 +180,6 @@ class ElementSource(CallWindow):
             call.make_flights()  # Now, because it has been admitted now.
         return call
 
-    def value_of(self, slot: Any) -> Any:
-        return value_of(slot) if self._plain else slot.values[0]
-
     def left(self) -> None:
         if self.reader.over:
             self.attempts.news()
