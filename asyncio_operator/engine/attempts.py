@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncio_operator.calls")
 
 
-class Attempts:
+class Attempts(Window):
     """The intake of the lanes, and its one window.
 
     Args:
@@ -63,9 +63,8 @@ class Attempts:
         timers: Timers,
         recorder: Recorder,
     ) -> None:
-        self.working = 0
         self.figures = endings.figures
-        self.instant, self.results, self.ended, self.final = reader.instant, None, None, False
+        self.instant = reader.instant
         self._noted = called.noted
         self._source = source
         self._reader = reader
@@ -408,9 +407,6 @@ class Attempts:
             self._pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - call.started if going_on else None
 
-    def call_of(self, slot: Call, started: float | None = None) -> Call:
-        return slot
-
     def returned(self, call: Call, error: BaseException | None) -> None:
         self._returned(call, self.now(), error)
 
@@ -432,9 +428,6 @@ class Attempts:
     def value_of(self, call: Call) -> Any:
         values = self._source.values(call)
         return values if self._batched else values[0]
-
-    def left(self) -> None:
-        """There is nothing to do: the queue knows what is complete."""
 
     # -- the ends of attempts
 

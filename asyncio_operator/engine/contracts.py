@@ -22,39 +22,32 @@ if TYPE_CHECKING:
     from asyncio_operator.figures import Figures
 
 
-class Window(Protocol):
-    """A piece of work that lanes share."""
+class Window:
+    """A piece of work that lanes share. It has what a window has that takes no limits, and gives no outcomes."""
 
-    working: int
-    """The number of lanes that work in the window, those with calls past their limits excluded. The lanes keep it."""
-    instant: bool
-    """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
-    final: bool
-    """Whether each result is the outcome of its elements, so that what a call takes is what its elements take."""
-
-    @property
-    def results(self) -> list[Any] | None:
-        """The list in which results are stored, each at the index that is its slot: faster than a call of `complete`,
-        which takes the results if this is None."""
-
-    @property
-    def begin(self) -> Callable[[Any, float], float] | None:
-        """A function that is called with a slot and the time when its call starts, and returns the seconds that the
-        call may take. None: every call may take the lanes' `timeout`. Context variables that it sets are seen by the
-        call. An error that this function or a method below raises ends the run."""
-
-    @property
-    def ended(self) -> Callable[[float, float], object] | None:
-        """A function that is called when a call has given its result, with the time and when the call started."""
+    working = 0  # The number of lanes that work in it, those with calls past their limits excluded. The lanes keep it.
+    instant = True  # Whether taking work from it takes no time. Then the end of a call counts as the start of the next.
+    # Whether each result is the outcome of its elements, so that what a call takes is what its elements take.
+    final = False
+    # The list in which results are stored, each at the index that is its slot: faster than a call of `complete`, which
+    # takes the results if this is None.
+    results: list[Any] | None = None
+    # Called with a slot and the time when its call starts. It returns the seconds that the call may take. None: every
+    # call may take the lanes' `timeout`. Context variables that it sets are seen by the call. An error that this
+    # function or a method below raises ends the run.
+    begin: Callable[[Any, float], float] | None = None
+    ended: Callable[[float, float], object] | None = (
+        None  # Called after a result, with the time, and that of the start.
+    )
+    complete: Callable[[Any, Any, float], object]  # Called with a slot, its result, and when its call started.
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yields pairs of a slot, which identifies the outcome, and a value for the function."""
-
-    def complete(self, slot: Any, result: Any, started: float) -> object:
-        """The call, which started at this time, returned a result."""
+        raise NotImplementedError
 
     def call_of(self, slot: Any, started: float | None = None) -> Call:
         """The call of a slot, which may be that call. It has started at this time, if it is in trouble."""
+        return slot  # type: ignore[no-any-return]
 
     def left(self) -> None:
         """The last lane has left the window, which may still have work. May be called more than once."""

@@ -6,10 +6,11 @@ for a limit, its element gets a flight, and goes on in `attempts`. Where its end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.engine.contracts import Window
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError
 from asyncio_operator.quota.usage import FreeStarts
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.gate import Gate
 
 
-class CallWindow:
+class CallWindow(Window):
     """A `Window`, but for what a subclass says: `owner` of the elements, `results`, `complete`, and what it hands out.
 
     Args:
@@ -28,15 +29,12 @@ class CallWindow:
     """
 
     owner: Any
-    instant = True
-    results: list[Any] | None = None
 
     def __init__(self, attempts: Attempts, plain: bool, final: bool) -> None:
-        self.working = 0
         self.final = final
         self.attempts = attempts
         self._plain = plain
-        self.begin: Callable[[Any, float], float] | None = None if plain else attempts.begin
+        self.begin = None if plain else attempts.begin
         gate = attempts.gate
         self._gate = gate if gate.limits else None
         self.ended = gate.answered if plain else None

@@ -110,7 +110,7 @@ class OpenBatch(CallWindow):
         self._troubled: set[int] = set()
 
     @property
-    def complete(self) -> Callable[[Any, Any, float], object]:
+    def complete(self) -> Callable[[Any, Any, float], object]:  # type: ignore[override]
         if not self.final:
             return self.attempts.complete
         return self.arrived if self._plain else self._arrived_heard
