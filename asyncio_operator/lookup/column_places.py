@@ -66,12 +66,14 @@ class ColumnStore:
 
     def __init__(self, answers: ColumnMemory) -> None:
         self._answers, self.now = answers, answers.now
+        self.due: dict[Any, None] = {}  # Open batches, of all tasks that use it, with results that are not learnt yet.
         self._come, self._count = list[Learnt](), 0
         self._names: set[int] | None = set()  # Those of their keys; None: some are not known.
         self._types = set[pa.DataType]()  # Of keys with names, which are others for equal keys of another type.
 
     def recall(self, keys: ArrowKeys) -> list[Piece]:
         """The positions of the keys with a live answer, and the answers. Counts as a use."""
+        self._learn_due()
         # Law L4: what waits may take the places of others.
         are_full = self._answers.count + self._count > self._answers.most_keys
         names = self._names if self._types == {keys.array.type} else None
@@ -105,7 +107,13 @@ class ColumnStore:
         if self._count >= MANY:
             self._settle()
 
+    def _learn_due(self) -> None:
+        while self.due:
+            self.due.popitem()[0].settle_now()
+
     def _settle(self) -> None:
+        # Law L4: some of it may have come before what waits here.
+        self._learn_due()
         come, self._come, self._count, self._names = self._come, [], 0, set()
         if not come:
             return
@@ -156,7 +164,6 @@ class ColumnCache(AnyCache, ColumnStore):
     def __init__(self, options: Cache, clock: Clock | None, schema: pa.Schema | None = None) -> None:
         AnyCache.__init__(self, options)
         self._check = AnswerCheck(schema or pa.schema(()), in_columns=True)
-        self.due: dict[Any, None] = {}  # Open batches, of all tasks that use it, with results that are not learnt yet.
         answers = ColumnMemory(
             milliseconds(clock),
             (self.row_life, self.miss_life),
@@ -166,11 +173,6 @@ class ColumnCache(AnyCache, ColumnStore):
         )
         ColumnStore.__init__(self, answers)
         self._kind: pa.DataType | None = None
-
-    def recall(self, keys: ArrowKeys) -> list[Piece]:
-        while self.due:
-            self.due.popitem()[0].settle_now()
-        return super().recall(keys)
 
     def __len__(self) -> int:
         self._settle()

@@ -282,3 +282,19 @@ async def test_L1_L8_what_another_run_has_been_answered_is_in_their_cache_at_onc
         later = group.create_task(helpers.look_up(enricher, [[7], [1, 2, 3]], every=0.525, cache=cache, timed=True))
     assert later.result().sources() == [["call"], ["cache"] * 3]
     assert sorted(enricher.calls) == [1, 2, 3, 7, 9]
+
+
+@virtual
+async def test_L4_an_invalid_answer_ends_before_those_that_came_earlier_are_kept_and_their_order_counts() -> None:
+    async def in_time(key: int) -> Any:
+        await asyncio.sleep({2: 0.06, 4: 0.05, 5: 0.08}.get(key, 1))
+        return 7 if key == 2 else {"x": key}
+
+    enricher = Recorded(in_time)
+    cache = ColumnCache(Cache(max_rows=1, expire_after_write=60, stale_if_error=True), now)
+    runs = [helpers.lookups_of(enricher, keys, cache=cache, check=CHECK) for keys in ([[3, 4], [5]], [[1, 2]])]
+    running = [asyncio.ensure_future(run.run()) for run in runs]
+    await asyncio.sleep(0.09)
+    await look_up(enricher, [[4]], cache)
+    assert enricher.calls.count(4) == 2
+    await asyncio.wait(running)
