@@ -24,8 +24,7 @@ class ColumnAnswers(Sequence[Any]):
 
     __slots__ = ("counts", "rows", "starts", "table")
 
-    is_read = True
-    """See `engine.failures.aligned`."""
+    is_read = True  # See `engine.failures.aligned`.
 
     def __init__(self, table: pa.Table, starts: Any, counts: Any, rows: Ints | None = None) -> None:
         self.table = table
@@ -150,12 +149,6 @@ def in_order(table: pa.Table, counts: Ints | None = None, rows: Ints | None = No
     """Answers whose rows follow each other: as many for each key as `counts` says; None: one for each."""
     counts = np.ones(table.num_rows, np.int64) if counts is None else counts
     return ColumnAnswers(table, np.cumsum(counts) - counts, counts, rows)
-
-
-def compacted(answers: Sequence[ColumnAnswers]) -> ColumnAnswers:
-    """The same in a table that holds no other rows."""
-    whole = together(answers).alone()
-    return ColumnAnswers(whole.table.combine_chunks(), whole.starts, whole.counts)
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

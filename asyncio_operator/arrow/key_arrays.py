@@ -206,9 +206,9 @@ def joint_numbers(
         if array.null_count and i not in optional:
             absent = array.is_null().to_numpy(zero_copy_only=False)
             nulls = absent if nulls is None else nulls | absent
-    joint, size = _numbers(arrays[0])
+    joint, size = numbers_of(arrays[0])
     for array in arrays[1:]:
-        numbers, more = _numbers(array)
+        numbers, more = numbers_of(array)
         if size * more >= _LARGEST:
             (joint, size), (numbers, more) = _dense(joint), _dense(numbers)
         joint = joint * more
@@ -217,7 +217,7 @@ def joint_numbers(
     return pa.array(joint, mask=nulls)
 
 
-def _numbers(array: pa.Array) -> tuple[Ints, int]:
+def numbers_of(array: pa.Array) -> tuple[Ints, int]:
     """For every row a number of its value, from 0 on, and a bound above all. Any number for null."""
     kind = array.type
     if not (kinds.is_integer(kind) or (kinds.is_temporal(kind) and not kinds.is_interval(kind))):

@@ -34,15 +34,14 @@ from asyncio_operator.arrow.key_arrays import (
     key_array,
     key_parts,
     key_values,
-    python_keys,
+    numbers_of,
 )
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_SECRET = np.uint64(int.from_bytes(os.urandom(8)))
-"""The first word of the hashes of `ArrowKeys`, and in every `KeyIndex`, of this process."""
+_SECRET = np.uint64(int.from_bytes(os.urandom(8)))  # The first word of the hashes of this process.
 
 
 def match(asked: pa.Array, rows: pa.Array, optional: Collection[int] = ()) -> Ints:
@@ -313,6 +312,18 @@ class ArrowKeys(Sequence[Any]):
         numbers = np.asarray(places, np.int64)
         return self._with(self.array.take(pa.array(numbers)), numbers)
 
+    def gathered(self, places: Sequence[int]) -> Sequence[int]:
+        """The places about in the order of their keys, where that costs next to nothing: of whole numbers, dates and
+        times, and of keys that begin with one."""
+        first = key_parts(self.array)[0]
+        if kinds.is_integer(first.type) or kinds.is_temporal(first.type):
+            numbers, size = numbers_of(first.take(pa.array(places, pa.int64())))
+            if (numbers[1:] < numbers[:-1]).any():
+                # By 16 bits, whose sort takes a tenth of the time of an exact one.
+                order = np.argsort((numbers * (65_535 / size)).astype(np.uint16), kind="stable")
+                return np.asarray(places)[order].tolist()  # type: ignore[no-any-return]
+        return places
+
     def copied(self) -> ArrowKeys:
         """The same keys in memory of their own: a part of a batch would keep all of its columns."""
         return self._with(pa.concat_arrays([self.array, self.array[:0]]), slice(None))
@@ -350,12 +361,8 @@ class ArrowKeys(Sequence[Any]):
         return keys
 
     def __iter__(self) -> Iterator[Any]:
-        try:
-            return iter(python_keys(self.array))
-        except (ValueError, OverflowError):
-            if not kinds.is_struct(self.array.type):
-                return iter(key_values(self.array))
-            return iter(list(zip(*map(key_values, self.array.flatten()), strict=True)))
+        parts = list(map(key_values, key_parts(self.array)))
+        return zip(*parts, strict=True) if len(parts) > 1 else iter(parts[0])
 
 
 # -- hashes

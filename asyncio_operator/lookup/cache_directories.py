@@ -80,11 +80,7 @@ def cache_name(owner: str, options: Cache) -> str:
 
 
 def open_cache(
-    options: Cache,
-    owner: str,
-    clock: Clock | None = None,
-    schema: pa.Schema | None = None,
-    in_columns: bool = False,
+    options: Cache, owner: str, clock: Clock | None = None, schema: pa.Schema | None = None, in_columns: bool = False
 ) -> LookupCache:
     """Opens the cache of an owner (see `cache_owner`). It blocks while it uses the disk.
 
@@ -131,11 +127,7 @@ def new_caches() -> Caches:
 
 @asynccontextmanager
 async def lent_cache(
-    caches: Caches,
-    owner: str,
-    options: Cache,
-    schema: pa.Schema | None = None,
-    clock: Clock | None = None,
+    caches: Caches, owner: str, options: Cache, schema: pa.Schema | None = None, clock: Clock | None = None
 ) -> AsyncIterator[AnyCache]:
     """The cache of an owner, while it is entered. The arguments are those of `open_cache`, for answers in columns.
 

@@ -101,6 +101,7 @@ class OpenBatch(CallWindow):
         self._now = source.attempts.now
         self._source = source
         self._as_objects = not source.in_arrow
+        self._by_row = True  # Whether keys are called for in the order of their rows.
         self._next = 0
         self._passed = 0
         # The keys of the windows that are not over, and the calls of the present one.
@@ -131,6 +132,11 @@ class OpenBatch(CallWindow):
         self.entered = names
         running.update(dict.fromkeys(names, self))
 
+    def gather(self) -> None:
+        """Call for keys that are near each other together: an index has them on the same pages. All have room."""
+        positions, self.positions = self.positions, self.batch.keys.gathered(self.positions)
+        self._by_row = self.positions is positions
+
     def cut(self, most: int) -> Sequence[int]:
         """The positions of the next run."""
         start = self._next
@@ -142,7 +148,7 @@ class OpenBatch(CallWindow):
         takes no room before one that is before it: in order it cannot leave first, and would hold its room for ever. In
         any order it leaves first."""
         before, total = self._passed, len(self.batch.keys)
-        if not ordered:
+        if not (ordered and self._by_row):
             self._passed = total - len(self.positions) + self._next
         else:
             self._passed = total if self.is_cut else self.positions[self._next]

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncio_operator.engine.attempts import Attempts
@@ -157,6 +158,9 @@ class LookupPipeline(Asking):
         self.eager = trace is not None
         self.direct = sliced or not (options.batching or single or yields)
         self.slices = options.batching.max_size if sliced and options.batching is not None else 0
+        # Batches with more keys are called for by value. Not under a budget, which may not last for the last rows.
+        by_value = self.in_arrow and not self.slices and limited.allowance is None
+        self._gathered_above = options.batching.max_size if by_value and options.batching is not None else inf
         self.timed = options.timed
         self.judges = options.judges or options.hedge is not None or self.eager
         # Whether what has come answers later questions too. A cache settles what came for it before it is asked.
@@ -295,6 +299,8 @@ class LookupPipeline(Asking):
                     opened.settle_now()
             self._current = current = OpenBatch(batch, places.recall(batch), self)
             earlier = () if self.slices else self._share(current)
+            if len(current.positions) > self._gathered_above and len(batch.keys) <= self._delivery.room():
+                current.gather()
             self._delivery.take(batch, not current.missing)
             self._opened[current] = self._apart[current] = None
             if places.refreshes:

@@ -29,11 +29,7 @@ class Places:
     """
 
     def __init__(
-        self,
-        figures: Figures,
-        cache: AnyCache | None = None,
-        known: Sequence[KnownAnswers] = (),
-        timed: bool = False,
+        self, figures: Figures, cache: AnyCache | None = None, known: Sequence[KnownAnswers] = (), timed: bool = False
     ) -> None:
         self.figures = figures  # Of the run. A key that came with its batch is a hit of a journal.
         # Called with a key whose cached answer is old, if the cache refreshes.
@@ -95,11 +91,7 @@ class Places:
     # -- after a call
 
     def learn(
-        self,
-        keys: Sequence[Any],
-        answers: Sequence[Any],
-        outcomes: Sequence[Any],
-        calls: Calls = ONE_CALL,
+        self, keys: Sequence[Any], answers: Sequence[Any], outcomes: Sequence[Any], calls: Calls = ONE_CALL
     ) -> None:
         """Calls have given these answers."""
         self._learn(keys, answers, outcomes, calls)

@@ -188,9 +188,9 @@ def plain_answers(answers: Sequence[Any]) -> list[Any]:
     if not in_columns:
         return list(answers)
     # Imported here: it loads pyarrow, as the maker of such an answer has.
-    from asyncio_operator.arrow.column_answers import compacted
+    from asyncio_operator.arrow.column_answers import together
 
-    rows = iter(compacted(in_columns).answers())
+    rows = iter(together(in_columns).alone().answers())
     return [next(rows) if hasattr(answer, "table") else answer for answer in answers]
 
 

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+from hypothesis import given
 
 from asyncio_operator import (
     Batching,
@@ -28,6 +30,7 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.arrow.key_arrays import key_array, key_parts, python_keys
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.enricher import hint
@@ -671,3 +674,73 @@ class Weighed(Far):
 def test_A4_G4_keys_that_are_weighed_have_objects() -> None:
     options = LookupOptions(batching=Batching(2), budget=metered(Meter()))
     assert not in_arrow(options, Weighed(2), traced=False)
+
+
+class Indexed(InMemory):
+    in_memory = False
+
+    def __init__(self, max_batch: int, keys: pa.DataType) -> None:
+        super().__init__(max_batch)
+        self.keys = keys
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema(list(self.keys) if pa.types.is_struct(self.keys) else [("key", self.keys)])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        await asyncio.sleep(len(self.asked) % 3)
+        self.asked.append(python_keys(keys))
+        numbers = key_parts(keys)[0].cast(pa.int64())
+        parts = dict(zip(self.key_schema().names, key_parts(keys), strict=True))
+        return pa.table(parts | {"x": numbers})
+
+
+NEAR = [[1, 2], [3, 70], [71, 72]]
+AS_THEY_CAME = [[70, 1], [71, 2], [72, 3]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "asked"),
+    [
+        (pa.int64(), {}, NEAR),
+        (pa.timestamp("us", "UTC"), {"ordered": True, "buffer": 6}, NEAR),
+        (pa.struct([("0", pa.int32()), ("1", pa.string())]), {"ordered": False}, NEAR),
+        (pa.string(), {}, AS_THEY_CAME),
+        # The batch has no room at once: its first rows have to leave first.
+        (pa.int64(), {"buffer": 5}, [[70, 1], [71, 2], [72], [3]]),
+        # The first rows get what a budget has left.
+        (pa.int64(), {"meter": Meter(keys=2)}, AS_THEY_CAME),
+    ],
+    ids=["numbers", "times in order", "numbers and texts", "texts", "no room", "a budget"],
+)
+@virtual
+async def test_A1_keys_near_each_other_are_asked_for_together(
+    kind: pa.DataType, options: dict[str, Any], asked: list[list[int]]
+) -> None:
+    numbers, of_one = pa.array([70, 1, 71, 2, 72, 3]), not pa.types.is_struct(kind)
+    keys = numbers.cast(kind) if of_one else key_array([numbers.cast(pa.int32()), pa.array(["b", "a"] * 3)])
+    enricher, batch = Indexed(2, keys.type), KeyBatch(ArrowKeys(keys), rows=6)
+    if "meter" in options:
+        options["budget"] = metered(options["meter"])
+    await look_up(enricher, [batch], tables=tables_of(enricher), fail=True, **options)
+    positions = {key: numbers[place].as_py() for place, key in enumerate(python_keys(keys))}
+    assert [[positions[key] for key in keys] for keys in enricher.asked] == asked
+    assert [answer.answer()["x"] for answer in batch.found(None)] == numbers.to_pylist()
+
+
+@given(
+    keys=st.lists(st.lists(st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1), unique=True), max_size=5),
+    max_batch=st.integers(1, 5),
+    options=st.fixed_dictionaries(
+        {"ordered": st.booleans(), "buffer": st.integers(1, 30), "remember": st.sampled_from([0.0, 60.0])}
+    ),
+)
+@virtual
+async def test_A1_L2_every_key_has_its_answer_in_whatever_order_keys_are_asked_for(
+    keys: list[list[int]], max_batch: int, options: dict[str, Any]
+) -> None:
+    enricher, batches = Indexed(max_batch, pa.int64()), [batch_of(some) for some in keys]
+    await look_up(enricher, batches, tables=tables_of(enricher), fail=True, capacity=2, **options)
+    for batch, some in zip(batches, keys, strict=True):
+        assert [answer.answer()["x"] for answer in batch.found(None)] == some
+    asked = [key for some in enricher.asked for key in some]
+    assert len(asked) == len({*asked}) or not options["remember"]
