@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_785,
     "asyncio_operator/engine": 3_629,
     "asyncio_operator/journal": 2_041,
-    "asyncio_operator/lookup": 4_236,
+    "asyncio_operator/lookup": 4_234,
     "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_658,
     "asyncio_operator/policies": 1_208,
