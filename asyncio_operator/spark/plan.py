@@ -33,7 +33,6 @@ from asyncio_operator.spark.driver.forecast import (
     SCHEMA,
     Caches,
     EnrichmentPlan,
-    Pace,
     Survey,
     TaskFigures,
     Total,
@@ -158,7 +157,7 @@ def _planned(
     if task.enricher.max_calls is not None:
         calls_at_once = min(calls_at_once, task.enricher.max_calls)
     # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
-    pace = Pace(calls_at_once, average or 1.0)
+    pace = calls_at_once, average or 1.0
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
     # Without a cache, the plan shows what one of the default size would save.
@@ -174,8 +173,8 @@ def _planned(
         whole = Whole(tasks, keys.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(keys.sparkSession)))
     # Twice: with a cache tasks take less time, so other workers get them, and a worker's cache knows its own tasks.
-    plain = worked_off(tasks, at_once, pace, whole.asked)
-    cached = worked_off(tasks, at_once, pace, Caches(whole, cache_rows).asked)
+    plain = worked_off(tasks, at_once, *pace, whole.asked)
+    cached = worked_off(tasks, at_once, *pace, Caches(whole, cache_rows).asked)
     budgets = [(one, at_once if in_parts else 1) for one, in_parts in limits]
     # A call weighs against the part of a budget that a task gets.
     per_key, never = _weighed(keys, task, keys_in_a_call, None if options.budget is None else limits[0][0])

@@ -7,7 +7,6 @@ import html
 import shutil
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -48,55 +47,37 @@ class Moment:
         return f"{self.seconds:.0f} s" + (f", {done} of {all_of_them} tasks" if all_of_them else "")
 
 
-class Display(ABC):
-    """A place where moments are shown. `moves` means that each takes the place of the one before it."""
+class Text:
+    """Lines of text. With a `width` it is one line of a terminal, which the next moment overwrites. Without `out`, as
+    in a process without standard error, nothing is shown."""
 
-    moves = True
-
-    @abstractmethod
-    def show(self, moment: Moment) -> None: ...
-
-    def close(self) -> None:
-        """The last moment stays as it is."""
-
-
-class Lines(Display):
-    """Lines in a file. None: nowhere, in a process without standard error."""
-
-    moves = False
-
-    def __init__(self, out: TextIO | None) -> None:
-        self._out = out
-
-    def show(self, moment: Moment) -> None:
-        if self._out is not None:
-            print(moment.line(), file=self._out, flush=True)
-
-
-class MovingLine(Display):
-    """One line of a terminal, which the next moment overwrites."""
-
-    def __init__(self, out: TextIO, width: Callable[[], int] = lambda: shutil.get_terminal_size().columns) -> None:
+    def __init__(self, out: TextIO | None, width: Callable[[], int] | None = None) -> None:
+        self.moves = width is not None  # Whether each moment takes the place of the one before it.
         self._out = out
         self._width = width
-        self._shown = False
+        self._is_begun = False
 
     def show(self, moment: Moment) -> None:
+        if self._out is None:
+            return
+        if self._width is None:
+            print(moment.line(), file=self._out, flush=True)
+            return
         # A line as wide as the terminal would begin another one.
         room = max(1, self._width() - 1)
-        self._out.write("\r" + moment.short()[:room].ljust(room))
-        self._out.flush()
-        self._shown = True
+        print("\r" + moment.short()[:room].ljust(room), end="", file=self._out, flush=True)
+        self._is_begun = True
 
     def close(self) -> None:
-        """Go on below the line."""
-        if self._shown:
-            self._out.write("\n")
-            self._out.flush()
+        """Go on below the line that moves."""
+        if self._is_begun:
+            print(file=self._out, flush=True)
 
 
-class Bar(Display):
+class Bar:
     """A bar in a notebook. `display` is `IPython.display`."""
+
+    moves = True
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -111,8 +92,11 @@ class Bar(Display):
         else:
             self._handle.update(content)
 
+    def close(self) -> None:
+        """The last moment stays as it is."""
 
-def display_here() -> Display:
+
+def display_here() -> Text | Bar:
     """The display for where this program runs."""
     shell = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
@@ -122,8 +106,8 @@ def display_here() -> Display:
         return Bar(import_module("IPython.display"))
     with contextlib.suppress(Exception):  # It is closed, or the object of another program that takes text.
         if sys.stderr is not None and sys.stderr.isatty():
-            return MovingLine(sys.stderr)
-    return Lines(sys.stderr)
+            return Text(sys.stderr, lambda: shutil.get_terminal_size().columns)
+    return Text(sys.stderr)
 
 
 class Watch:
@@ -134,7 +118,7 @@ class Watch:
         every: float,  # Seconds between two lines. What moves does so each second, or more often if this is less.
         statistics: Callable[[], EnrichmentStatistics],  # Returns the figures so far.
         tasks: Callable[[], Tasks],  # Returns the tasks of the stages that run. It may raise.
-        display: Display,
+        display: Text | Bar,
     ) -> None:
         self._statistics = statistics
         self._tasks = tasks

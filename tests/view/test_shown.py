@@ -21,7 +21,7 @@ from asyncio_operator.figures import rows_of_figures
 from asyncio_operator.quota.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
 from asyncio_operator.trace import Trace
-from asyncio_operator.view.progress import Bar, Lines, Moment, MovingLine, Watch, display_here
+from asyncio_operator.view.progress import Bar, Moment, Text, Watch, display_here
 from asyncio_operator.view.tables import WIDTH, html_table, text_table
 
 HOSTILE = "<img src=x onerror='bad()'><script>bad()</script>"
@@ -158,7 +158,7 @@ def moment(rows: int = 5, **figures: Any) -> Moment:
 
 def test_V3_in_a_terminal_one_line_moves_and_is_never_wider() -> None:
     out, wide = io.StringIO(), [60]
-    line = MovingLine(out, lambda: wide[0])
+    line = Text(out, lambda: wide[0])
     line.show(moment(5, in_flight=7, failures=2))
     line.show(moment(6))
     wide[0] = 20
@@ -172,14 +172,14 @@ def test_V3_in_a_terminal_one_line_moves_and_is_never_wider() -> None:
 
 def test_V3_a_terminal_that_has_shown_nothing_is_left_alone() -> None:
     out = io.StringIO()
-    MovingLine(out).close()
+    Text(out, lambda: 80).close()
     assert out.getvalue() == ""
 
 
 def test_V3_a_terminal_that_is_closed_meanwhile_ends_no_job() -> None:
     terminal, program = pty.openpty()
     with open(program, "w") as out:
-        watch = Watch(3600.0, EnrichmentStatistics, lambda: (1, 2), MovingLine(out, lambda: 80))
+        watch = Watch(3600.0, EnrichmentStatistics, lambda: (1, 2), Text(out, lambda: 80))
         watch._look()
         os.close(terminal)
         watch.stop()
@@ -204,7 +204,7 @@ def test_V3_progress_needs_no_standard_error(
 @pytest.mark.parametrize("rows", [40, 0])
 def test_V3_in_a_file_a_job_shorter_than_a_pause_has_one_line_at_its_end(rows: int) -> None:
     out, figures = io.StringIO(), [EnrichmentStatistics()]
-    watch = Watch(3600.0, lambda: figures[0], lambda: (0, 0), Lines(out))
+    watch = Watch(3600.0, lambda: figures[0], lambda: (0, 0), Text(out))
     figures[0] = EnrichmentStatistics(rows=rows)
     watch.stop()
     [line] = out.getvalue().splitlines()
@@ -247,7 +247,7 @@ def test_V3_what_spark_raises_disturbs_nothing_and_the_last_moment_is_shown() ->
         return 4, 4
 
     figures = [EnrichmentStatistics()]
-    watch = Watch(3600.0, lambda: figures[0], tasks, MovingLine(out, lambda: 80))
+    watch = Watch(3600.0, lambda: figures[0], tasks, Text(out, lambda: 80))
     figures[0] = EnrichmentStatistics(rows=40)
     watch._look()
     assert out.getvalue() == ""

@@ -21,7 +21,7 @@ import html
 import textwrap
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from heapq import heappop, heappush
 from math import ceil
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
 SIZE = 4096
 """The maximum number of keys in a sketch. Fewer keys are counted exactly, more with a standard error of
 1 / sqrt(SIZE - 2), which is 1.6 %."""
-
-SCHEMA = (
-    "partition long, rows long, nulls long, cut boolean, lookups long, asked long, calls long, misses long, "
-    "miss_calls long, hashes binary, batches binary"
-)
-"""The fields of a `TaskFigures`, as Spark DDL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +77,30 @@ class Sketch:
         return seen + (seen * once * once / (2.0 * twice + part / (1.0 - part) * once) if once else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskFigures:
     """What one task would look up."""
 
     partition: int
-    rows: int  # Input rows, and those whose key has a null:
-    nulls: int
-    cut: bool  # There are more rows, which were not read.
-    lookups: int  # Distinct keys of each batch of rows, added up.
-    asked: int  # Those that the task does not remember, and the number of calls for them:
-    calls: int
-    misses: int  # The same for keys that are not in a cache, which is empty at the start of the task.
-    miss_calls: int
-    hashes: bytes  # The bytes of its `Sketch`.
-    batches: bytes
+    rows: int = 0  # Input rows, and those whose key has a null:
+    nulls: int = 0
+    cut: bool = False  # There are more rows, which were not read.
+    lookups: int = 0  # Distinct keys of each batch of rows, added up.
+    asked: int = 0  # Those that the task does not remember, and the number of calls for them:
+    calls: int = 0
+    misses: int = 0  # The same for keys that are not in a cache, which is empty at the start of the task.
+    miss_calls: int = 0
+    hashes: bytes = b""  # The bytes of its `Sketch`.
+    batches: bytes = b""
 
     @property
     def sketch(self) -> Sketch:
         """The sketch of its keys."""
         return Sketch(np.frombuffer(self.hashes, np.uint64), np.frombuffer(self.batches, np.int64))
+
+
+_DDL = {"int": "long", "bool": "boolean", "bytes": "binary"}
+SCHEMA = ", ".join(f"{one.name} {_DDL[str(one.type)]}" for one in fields(TaskFigures))  # Its fields, as Spark DDL.
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,32 +122,31 @@ class Survey:
 
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
         """The figures of a task over batches of one column, which contains hashes."""
-        rows = nulls = lookups = asked = calls = misses = miss_calls = 0
-        sketch, cache, memory = Sketch(), _LeastRecentlyUsed(self.cache_rows), _LeastRecentlyUsed(self.remembered)
-        cut = False
+        found, sketch = TaskFigures(partition), Sketch()
+        cache, memory = _LeastRecentlyUsed(self.cache_rows), _LeastRecentlyUsed(self.remembered)
         for batch in batches:
-            if rows >= self.sample:
-                cut = True
+            if found.rows >= self.sample:
+                found.cut = True
                 break
             column = batch.column(0)
             hashes = column.drop_null().to_numpy().view(np.uint64)
             # In the order of their first row, in which a cache would see them.
             keys = hashes[np.sort(np.unique(hashes, return_index=True)[1])]
             missed = cache.misses(keys)
-            rows += batch.num_rows
-            nulls += column.null_count
             new = memory.misses(keys) if self.remembered else len(keys)
-            lookups += len(keys)
-            asked += new
-            calls += -(-new // self.max_batch)
-            misses += missed
-            miss_calls += -(-missed // self.max_batch)
+            found.rows += batch.num_rows
+            found.nulls += column.null_count
+            found.lookups += len(keys)
+            found.asked += new
+            found.calls += -(-new // self.max_batch)
+            found.misses += missed
+            found.miss_calls += -(-missed // self.max_batch)
             # A full sketch keeps only smaller hashes, so nearly all keys of a large input end here.
             if len(sketch.hashes) == SIZE:
                 keys = keys[keys <= sketch.hashes[-1]]
             sketch = sketch.merged(Sketch(keys, np.ones(len(keys), np.int64)))
-        of_keys = sketch.hashes.tobytes(), sketch.batches.tobytes()
-        return TaskFigures(partition, rows, nulls, cut, lookups, asked, calls, misses, miss_calls, *of_keys)
+        found.hashes, found.batches = sketch.hashes.tobytes(), sketch.batches.tobytes()
+        return found
 
 
 class _LeastRecentlyUsed:
@@ -234,18 +231,6 @@ class Caches:
         return keys, min(keys, one.miss_calls * factor)
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast a task makes calls. Durations are in seconds."""
-
-    capacity: int
-    latency: float
-
-    def seconds(self, calls: float) -> float:
-        """The minimum duration of this many calls of one task."""
-        return self.latency * max(1.0, calls / self.capacity) if calls else 0.0
-
-
 class Total(NamedTuple):
     """What all tasks look up, the number of calls, and the seconds until the last call ends."""
 
@@ -257,7 +242,8 @@ class Total(NamedTuple):
 def worked_off(
     tasks: Iterable[TaskFigures],
     workers: int,
-    pace: Pace,
+    capacity: int,  # Calls in flight of a task, each of which takes `latency` seconds.
+    latency: float,
     asked: Callable[[int, TaskFigures], tuple[float, float]],
 ) -> Total:
     """What `workers` look up, and how long it takes. The next task goes to the worker that is free first."""
@@ -268,7 +254,7 @@ def worked_off(
         own_lookups, own_calls = asked(worker, one)
         lookups += own_lookups
         calls += own_calls
-        heappush(free, (since + pace.seconds(own_calls), worker))
+        heappush(free, (since + (latency * max(1.0, own_calls / capacity) if own_calls else 0.0), worker))
     return Total(lookups, calls, max(since for since, _ in free))
 
 

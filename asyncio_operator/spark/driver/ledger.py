@@ -60,6 +60,7 @@ class Run:
     """The latest report of a run. Of the figures in `work` rows do not matter; it is None when the run has succeeded,
     and no more comes. `at` is the time of the report."""
 
+    origin: Origin
     state: str = "running"
     rows: Rows = NO_ROWS
     work: Figures | None = field(default_factory=Figures)
@@ -82,9 +83,9 @@ class Partition:
     succeeded: int | None = None
     before: Rows = NO_ROWS
 
-    def runs(self) -> Iterator[tuple[int, str, Run]]:
-        """All runs, each with its attempt and its name."""
-        return ((attempt, name, run) for attempt, runs in self.attempts.items() for name, run in runs.items())
+    def runs(self) -> Iterator[Run]:
+        """All runs."""
+        return (run for runs in self.attempts.values() for run in runs.values())
 
     def rows(self) -> Rows:
         """The rows of the attempt that counts."""
@@ -137,8 +138,8 @@ class Ledger:
     def __init__(self, clock: Clock = monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._totals: dict[str, Figures] = {}
-        self._batches: dict[MicroBatch, dict[str, Figures]] = {}
+        # By part and micro-batch; None: the whole time.
+        self._sums: dict[tuple[str, MicroBatch | None], Figures] = {}
         self._partitions: dict[tuple[str, int, int], Partition] = {}
         self._room = MOST_PARTITIONS
         self._lookups: dict[str, Lookup] = {}
@@ -156,7 +157,7 @@ class Ledger:
                 if place not in self._partitions:
                     self._partitions[place] = Partition(report.part, report.batch)
                 partition = self._partitions[place]
-                run = partition.attempts.setdefault(origin.attempt, {}).setdefault(origin.run, Run())
+                run = partition.attempts.setdefault(origin.attempt, {}).setdefault(origin.run, Run(origin))
                 if run.work is None:
                     continue  # A report from before the success, which came late.
                 # It takes the place of the one before it.
@@ -174,24 +175,24 @@ class Ledger:
                 self._add(partition.part, partition.batch, change)
                 if origin.enrichment in self._lookups:
                     self._by_label[self._lookups[origin.enrichment].label].add(change)
-            for batch in list(self._batches)[:-RECENT]:
-                del self._batches[batch]
+            batches = dict.fromkeys(batch for _, batch in self._sums if batch is not None)
+            for old in list(batches)[:-RECENT]:
+                self._sums = {key: figures for key, figures in self._sums.items() if key[1] != old}
             if len(self._partitions) > self._room:
                 # The oldest ones of which no report is expected that would change the rows.
                 gone, leave = self._clock() - GONE, len(self._partitions) - MOST_PARTITIONS // 2
                 settled = [
                     key
                     for key, one in self._partitions.items()
-                    if one.succeeded is not None or all(run.at < gone for _, _, run in one.runs())
+                    if one.succeeded is not None or all(run.at < gone for run in one.runs())
                 ]
                 for key in settled[:leave]:
                     del self._partitions[key]
                 self._room = max(MOST_PARTITIONS, 2 * len(self._partitions))
 
     def _add(self, part: str, batch: MicroBatch | None, figures: Figures) -> None:
-        self._totals.setdefault(part, Figures()).add(figures)
-        if batch is not None:
-            self._batches.setdefault(batch, {}).setdefault(part, Figures()).add(figures)
+        for time in {None, batch}:
+            self._sums.setdefault((part, time), Figures()).add(figures)
 
     def begin(self, lookup: Lookup) -> str:
         """Note a call of `enrich`. Returns what its tasks report as their `Origin.enrichment`."""
@@ -221,35 +222,32 @@ class Ledger:
         others: list[TaskView] = []
         now = self._clock()
         with self._lock:
-            for (enrichment, stage, number), partition in reversed(self._partitions.items()):
-                lookup = self._lookups.get(enrichment)
-                for attempt, name, run in partition.runs():
-                    if run.work is None or lookup is None:
-                        continue
-                    state = run.state_at(now)
-                    views, calls = (running, run.in_flight) if state == "running" else (others, 0)
-                    if views is running or len(others) < MOST_TASKS:
-                        origin = Origin(enrichment, stage, number, attempt, name)
-                        views.append(TaskView(lookup.label, origin, state, now - run.at, calls, run.work))
+            for run in (run for partition in reversed(self._partitions.values()) for run in partition.runs()):
+                lookup = self._lookups.get(run.origin.enrichment)
+                if run.work is None or lookup is None:
+                    continue
+                state = run.state_at(now)
+                views, calls = (running, run.in_flight) if state == "running" else (others, 0)
+                if views is running or len(others) < MOST_TASKS:
+                    views.append(TaskView(lookup.label, run.origin, state, now - run.at, calls, run.work))
         return running + others
 
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""
         with self._lock:
-            self._totals.setdefault(part, Figures())
+            self._sums.setdefault((part, None), Figures())
 
     def parts(self) -> list[str]:
         """The parts that are expected or have reported, in the order of their first mention."""
         with self._lock:
-            return list(self._totals)
+            return [part for part, batch in self._sums if batch is None]
 
     def sum(self, part: str | None = None, batch: MicroBatch | None = None) -> Figures:
         """A copy of the figures. `part` None: all parts. `batch` None: the whole time."""
         total = Figures()
         with self._lock:
-            parts = self._totals if batch is None else self._batches.get(batch, {})
-            for name, figures in parts.items():
-                if part in (None, name):
+            for (name, time), figures in self._sums.items():
+                if part in (None, name) and batch == time:
                     total.add(figures)
         return total
 
@@ -261,15 +259,14 @@ class Ledger:
                 run.in_flight
                 for partition in self._partitions.values()
                 if part in (None, partition.part) and batch in (None, partition.batch)
-                for _, _, run in partition.runs()
+                for run in partition.runs()
                 if run.state_at(now) == "running"
             )
 
     def has(self, part: str | None, batch: MicroBatch) -> bool:
         """Whether tasks of that micro-batch have reported."""
         with self._lock:
-            reported = self._batches.get(batch, {})
-            return bool(reported) if part is None else part in reported
+            return any(part in (None, name) and batch == time for name, time in self._sums)
 
     def forget(self, part: str | None = None) -> None:
         """Reset the figures of a part, or of all parts if `part` is None. Parts stay expected.
@@ -277,12 +274,8 @@ class Ledger:
         Tasks that run count from now on.
         """
         with self._lock:
-            for name in self._totals:
-                if part in (None, name):
-                    self._totals[name] = Figures()
-            for figures in self._batches.values():
-                for name in [part] if part is not None else list(figures):
-                    figures.pop(name, None)
+            kept = {key: figures for key, figures in self._sums.items() if key[1] is None or part not in (None, key[0])}
+            self._sums = {key: Figures() if part in (None, key[0]) else figures for key, figures in kept.items()}
             for lookup in self._lookups.values():
                 if part in (None, lookup.part):
                     self._by_label[lookup.label] = Figures()

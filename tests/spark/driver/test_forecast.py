@@ -21,7 +21,6 @@ from asyncio_operator import Budget, RateLimit
 from asyncio_operator.spark.driver.forecast import (
     SIZE,
     Caches,
-    Pace,
     Sketch,
     Survey,
     TaskFigures,
@@ -157,7 +156,7 @@ def test_sketches_merge_in_any_order_to_that_of_all(parts: list[list[int]], rand
 
 # -- tasks together
 
-PACE = Pace(capacity=10, latency=0.5)
+PACE = 10, 0.5  # Calls in flight, and seconds of each.
 
 
 @pytest.mark.parametrize(
@@ -178,14 +177,15 @@ def test_G13_calls_take_their_latency_and_what_the_limit_of_all_tasks_demands(
     calls: int, limit: RateLimit, seconds: float
 ) -> None:
     limited = budget_seconds(Budget("rate", limit), {"calls": calls}, 0.5)
-    assert max(PACE.seconds(calls), limited) == pytest.approx(seconds)
+    total = worked_off([figures_of([])], 1, *PACE, lambda _worker, _task: (calls, calls))
+    assert max(total.seconds, limited) == pytest.approx(seconds)
 
 
 def test_tasks_go_to_the_worker_that_is_free_first() -> None:
     sizes = [100, 10, 10, 10, 10]
     tasks = [figures_of(range(size)) for size in sizes]
     for workers, expected in [(1, 7.0), (2, 5.0), (5, 5.0)]:
-        total = worked_off(tasks, workers, PACE, Whole(tasks, None).asked)
+        total = worked_off(tasks, workers, *PACE, Whole(tasks, None).asked)
         assert (total.lookups, total.calls) == (140, 140)
         assert total.seconds == pytest.approx(expected)
 
@@ -195,15 +195,15 @@ def test_a_worker_with_a_cache_asks_for_what_its_earlier_tasks_have_not_had() ->
     tasks = [figures_of(part) for part in parts]
     whole = Whole(tasks, None)
     for workers, lookups in [(1, 250), (2, 350), (4, 400)]:
-        assert worked_off(tasks, workers, PACE, Caches(whole, 1000).asked).lookups == lookups
+        assert worked_off(tasks, workers, *PACE, Caches(whole, 1000).asked).lookups == lookups
 
 
 def test_a_cache_that_is_too_small_is_worth_what_it_keeps() -> None:
     keys = [*range(100)] * 10
     small, large = figures_of(keys, size=50, cache_rows=60), figures_of(keys, size=50, cache_rows=100)
     assert small.misses == 1000
-    assert worked_off([small], 1, PACE, Caches(Whole([small], None), 60).asked).lookups == 1000
-    assert worked_off([large], 1, PACE, Caches(Whole([large], None), 100).asked).lookups == 100
+    assert worked_off([small], 1, *PACE, Caches(Whole([small], None), 60).asked).lookups == 1000
+    assert worked_off([large], 1, *PACE, Caches(Whole([large], None), 100).asked).lookups == 100
 
 
 def test_what_was_not_looked_at_is_like_what_was() -> None:
@@ -211,5 +211,5 @@ def test_what_was_not_looked_at_is_like_what_was() -> None:
     whole = Whole(tasks, 3500)
     assert [whole.factor(one) for one in tasks] == [3.0, 1.0]
     assert whole.part(tasks) == pytest.approx(1500 / 3500)
-    assert worked_off(tasks, 1, PACE, whole.asked).lookups == 3500
+    assert worked_off(tasks, 1, *PACE, whole.asked).lookups == 3500
     assert whole.distinct(tasks) == pytest.approx(3500)
