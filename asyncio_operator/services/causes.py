@@ -36,11 +36,7 @@ class Cause(NamedTuple):
     kind: type[EnricherError] = EnricherError  # The class of the error.
 
     def error(
-        self,
-        message: str,
-        retry_after: float | None = None,
-        billed: bool | None = None,
-        code: int | str | None = None,
+        self, message: str, retry_after: float | None = None, billed: bool | None = None, code: int | str | None = None
     ) -> EnricherError:
         """The error with this meaning."""
         _, retryable, overload, any_key, kind = self

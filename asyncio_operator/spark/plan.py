@@ -112,11 +112,17 @@ def plan(
     elif latency is not None:
         average = positive_duration("latency", latency)
     planned = partial(_planned, task, options, average, tasks_at_once, sample, limits)
-    keys = key_columns(df, task.layout.keys)
-    made = planned(keys)
+
+    def of_rows(rows: DataFrame) -> EnrichmentPlan:
+        keys = key_columns(rows, task.layout.keys)
+        made = planned(keys)
+        if options.strategy != "distinct":
+            return made
+        once = planned(keys.distinct())
+        return replace(once, rows=made.rows, null_keys=made.null_keys, sampled_rows=made.sampled_rows)
+
+    made = of_rows(df)
     unknown = None if options.journal is None else without_known(df, task, options.journal)
-    if options.strategy == "distinct":
-        made = _whole_input(planned(keys.distinct()), made)
     if unknown is None:
         size = enricher.table_size()
         if size is None or 2 * made.distinct_keys < size:
@@ -124,22 +130,9 @@ def plan(
         # Half of the table's rows or more will be looked up: a join costs less.
         columns = [df.columns[place] for place in task.layout.keys]
         return replace(made, table_rows=size, join_program=enricher.join_program(columns))
-    unknown = key_columns(unknown, task.layout.keys)
-    rest = planned(unknown)
-    known = made.rows - rest.rows
-    if options.strategy == "distinct":
-        rest = _whole_input(planned(unknown.distinct()), rest)
-    return replace(
-        _whole_input(rest, made),
-        null_keys=rest.null_keys,
-        journal_rows=known,
-        journal_calls=max(0, made.calls - rest.calls),
-    )
-
-
-def _whole_input(part: EnrichmentPlan, whole: EnrichmentPlan) -> EnrichmentPlan:
-    """The plan for a part of the input, with what only the whole input shows."""
-    return replace(part, rows=whole.rows, null_keys=whole.null_keys, sampled_rows=whole.sampled_rows)
+    rest = of_rows(unknown)
+    known, saved = made.rows - rest.rows, max(0, made.calls - rest.calls)
+    return replace(rest, rows=made.rows, sampled_rows=made.sampled_rows, journal_rows=known, journal_calls=saved)
 
 
 def _planned(

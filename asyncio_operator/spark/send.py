@@ -1,29 +1,24 @@
 """`send`: a call for each row of a DataFrame, with a report of what became of the rows (laws W).
 
 What names a row is its key, and its number among the rows with that key, in the order of the DataFrame. Rows with equal
-keys make equal requests, so it does not matter which of them has which number: that all numbers are there is enough.
-Spark finds the numbers, within the rows of each key. So the names are the same in every run, however the rows are
-divided into partitions, and in whatever order they come; and a row keeps its name if a task is repeated, because the
-numbers are in the files of Spark's shuffle. A number within a partition would change with the partitions.
-
-That needs the rows of a key at one place. A second shuffle brings the rows back to their partitions, in their order.
-Both cost little beside a call for each row, and the DataFrame is read once: it may be one that
-costs something to read again.
+keys make equal requests, so it does not matter which of them has which number. So the names are the same in every run,
+however the rows are divided into partitions, and in whatever order they come. A number within a partition would change
+with the partitions. Spark finds the numbers, with the rows of a key at one place, and a second shuffle brings the rows
+back to their partitions, in their order. Both cost little beside a call for each row. A task that is repeated finds the
+numbers in the files of the shuffle. The DataFrame, which may cost something to read, is read once.
 
 A task makes a call for each row, and returns the rows that were not sent, and one more with the numbers of all. So the
-numbers are those of the attempt that gave the rows, whatever Spark has killed or repeated. Nothing waits until Spark
-has read rows, as `enrich` does for such calls (law X15): every row is taken here. A row that is not sent never fails
-the task, because Spark would repeat that, and send the rows before it again: the task ends early, and the driver raises
-the error.
+numbers are those of the attempt that gave the rows, whatever Spark has killed or repeated. A row that is not sent never
+fails the task, because Spark would repeat that, and send the rows before it again: the task ends early, and the driver
+raises the error.
 
-`RowCalls` is an enricher whose keys are rows, so that every row has a call of its own (law W1). The key of a row is its
-key for the enricher, and its number among the rows with that key. So equal rows are different keys: none shares the
-call of another, and a journal has an entry for each. An answer that says no for good is an answer too: it is in the
+`RowCalls` is an enricher whose keys are rows: the key of a row for the enricher, and its number. So equal rows share no
+call (law W1), and a journal has an entry for each. An answer that says no for good is an answer too: it is in the
 journal, and is not asked for again.
 
 The rows that were not sent stay on the executors, as a local checkpoint: without the plan that made them, so that
-nothing that is done with them can send a row again. An executor that is lost takes its part of the report with it. Then
-Spark raises an error, and the next run with the journal sends and reports the rest.
+nothing that is done with them can send a row again. Where an executor is lost, Spark raises an error, and the next run
+with the journal sends and reports the rest.
 """
 
 from __future__ import annotations
@@ -257,14 +252,7 @@ LATER = (408, 425, 429)
 
 SENT, REFUSED, FAILED, SKIPPED = OUTCOMES = ("sent", "refused", "failed", "skipped")
 
-ADDED = pa.schema(
-    [
-        ("status", pa.string()),
-        ("http_status", pa.int32()),
-        ("message", pa.string()),
-        *((outcome, pa.int64()) for outcome in OUTCOMES),
-    ]
-)
+ADDED = pa.schema([("status", pa.string()), *list(ANSWER)[1:], *((outcome, pa.int64()) for outcome in OUTCOMES)])
 """What follows the columns of the input. A row that was not sent has the first three, and the row of numbers the
 others."""
 

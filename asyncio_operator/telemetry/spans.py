@@ -33,13 +33,7 @@ SCOPE = "asyncio_operator"  # The name of the instrumentation, and the beginning
 LONGEST_TEXT = 500  # Characters of an error in a span.
 
 
-_HTTP: tuple[str, ...] = (
-    "http.request.method",
-    HTTP_STATUS,
-    "server.address",
-    "server.port",
-    "url.template",
-)
+_HTTP: tuple[str, ...] = ("http.request.method", HTTP_STATUS, "server.address", "server.port", "url.template")
 _DATABASE: tuple[str, ...] = (
     "db.system.name",
     "db.namespace",

@@ -256,10 +256,7 @@ MARKS = {
 }
 
 WATERMARK = Look("#6a3d9a", "watermark")
-CIRCUIT = {
-    "open": Look("#f6cfd3", "circuit open"),
-    "half_open": Look("#fbe8c9", "circuit half open"),
-}
+CIRCUIT = {"open": Look("#f6cfd3", "circuit open"), "half_open": Look("#fbe8c9", "circuit half open")}
 
 
 def mark_of(life: Life) -> tuple[str, float] | None:
