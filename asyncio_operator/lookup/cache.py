@@ -44,7 +44,6 @@ class AnswerSerializer(BuiltinSerializer):
     """The built-in serialiser without the copy: cached answers are never changed, so memory holds them as they are."""
 
     name = "answers-1"
-    copies = False
 
     def serialize(self, value: Any) -> bytes:
         answer = getattr(value, "answer", None)  # Rows of a table (`ColumnAnswers`) are stored as mappings.

@@ -378,11 +378,12 @@ class SnapshotReader:
         self._snapshot = source
         self._snapshot.check_readable()
         self._width = group_width(self._snapshot.max_parallelism)
+        self._states = {name: meta for name, meta in self._snapshot.states.items() if meta.kind != QUEUE}
 
     def states(self) -> list[StateInfo]:
         """The states, sorted by name. Queues, such as those of timers, are none."""
-        known = sorted(self._known().items())
-        return [StateInfo(name, meta.kind, meta.ttl, dict(meta.serializers)) for name, meta in known]
+        states = sorted(self._states.items())
+        return [StateInfo(name, meta.kind, meta.ttl, dict(meta.serializers)) for name, meta in states]
 
     def namespaces(self, state: str) -> list[Key | None]:
         """The namespaces that have entries of a state, each once; None is the default one. Reads the whole state.
@@ -434,14 +435,10 @@ class SnapshotReader:
                 yield key, namespace
 
     def _meta(self, state: str) -> StateMeta:
-        meta = self._known().get(state)
-        if meta is None:
-            known = ", ".join(map(repr, sorted(self._known()))) or "none"
+        if state not in self._states:
+            known = ", ".join(map(repr, sorted(self._states))) or "none"
             raise StateError(f"{self._snapshot!r} has no state {describe(state)}: its states are {known}")
-        return meta
-
-    def _known(self) -> dict[str, StateMeta]:
-        return {name: meta for name, meta in self._snapshot.states.items() if meta.kind != QUEUE}
+        return self._states[state]
 
     def __repr__(self) -> str:
         return f"<SnapshotReader of {self._snapshot!r}>"

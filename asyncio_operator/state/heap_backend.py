@@ -372,7 +372,6 @@ class HeapCodec(Codec):
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
         super().__init__(serializer)
         self._stamped = stamped
-        self._copies = getattr(serializer, "copies", True)
         self._serialize, self._deserialize = self.encode, self.decode
         self._as_object = isinstance(serializer, BuiltinSerializer)
         if isinstance(serializer, BuiltinSerializer):

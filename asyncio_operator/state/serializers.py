@@ -76,9 +76,6 @@ class BuiltinSerializer:
             raise StateError(f"damaged value: {describe(data)} goes on after byte {end}; restore from a snapshot")
         return value
 
-    copies = True
-    """Whether `kept` gives another object each time for a value that can be changed."""
-
     def keep(self, value: Any) -> Any:
         """A copy that no caller holds, from which `kept` makes others. It is not None.
 
@@ -260,13 +257,6 @@ def _read_raw(decode: Callable[[bytes], Any]) -> Callable[[bytes, int], tuple[An
     return read
 
 
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    end = at + 4 + _uint32.unpack_from(data, at)[0]
-    if end > len(data):
-        raise ValueError("the bytes end too early")
-    return data[at + 4 : end].decode("utf-8", "surrogatepass"), end
-
-
 def _read_items(data: bytes, at: int, each: int = 1) -> tuple[list[Any], int]:
     count = _uint32.unpack_from(data, at)[0] * each
     at += 4
@@ -274,7 +264,7 @@ def _read_items(data: bytes, at: int, each: int = 1) -> tuple[list[Any], int]:
     for _ in range(count):
         kind = data[at]
         if kind == 0x06:
-            # As `_read_text`, without a call: most items are texts, such as the keys of a dictionary.
+            # As its reader, without a call: most items are texts, such as the keys of a dictionary.
             start = at + 5
             at = start + _uint32.unpack_from(data, at + 1)[0]
             if at > len(data):
@@ -337,7 +327,7 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x03: lambda data, at: (_int64.unpack_from(data, at)[0], at + 8),
     0x04: _read_raw(lambda raw: int.from_bytes(raw, "big", signed=True)),
     0x05: lambda data, at: (_float64.unpack_from(data, at)[0], at + 8),
-    0x06: _read_text,
+    0x06: _read_raw(lambda raw: raw.decode("utf-8", "surrogatepass")),
     0x07: _read_raw(bytes),
     0x08: _read_collection(list),
     0x09: _read_collection(tuple),

@@ -207,7 +207,8 @@ class Database:
         self._view: Path | None = None
         self._read_only = read_only
         self.why_closed = "is closed: open it again"
-        lock = None if read_only else self._lock()
+        with self._errors():
+            lock = None if read_only else DirectoryLock(self.path)
         try:
             there, logs = is_database(self.path), None
             # Before RocksDB reads anything. The logs of a directory that is looked at are checked for `look`.
@@ -449,17 +450,6 @@ class Database:
         self._patience[name] = worth
         if patience >= worth:
             family.compact_range(start, end, rewriting())
-
-    def _lock(self) -> DirectoryLock:
-        """The lock of the directory. The directory is made if it is missing."""
-        with self._errors():
-            while True:
-                if not self.path.exists():
-                    self.path.mkdir(parents=True, exist_ok=True)
-                try:
-                    return DirectoryLock(self.path)
-                except FileNotFoundError:
-                    continue  # It was removed meanwhile.
 
     def _open(self, names: list[str], logs: LogCheck | None) -> Rdict:
         try:

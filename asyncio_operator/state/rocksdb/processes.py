@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,26 +86,30 @@ forget_in_child(_after_fork)
 
 
 class DirectoryLock:
-    """A lock on an existing directory, held until `release`, or until this object or the process ends.
-    BlockingIOError if it is locked, here or in another process; OSError if it cannot be read."""
+    """A lock on a directory, which is made if it is missing. It is held until `release`, or until this object or the
+    process ends. BlockingIOError if it is locked, here or in another process; OSError if it cannot be made or read."""
 
     def __init__(self, directory: Path) -> None:
         self._file: int | None = None
-        while fcntl is not None:
-            file = os.open(directory, os.O_RDONLY)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(file), os.stat(directory)):
-                    self._file = file
-                    break
-                # The directory was removed and made again before it was locked: this is a lock on the old one.
-            except (BlockingIOError, FileNotFoundError):
-                os.close(file)
-                raise
-            except OSError:
-                os.close(file)
+        while self._file is None:
+            if not directory.exists():
+                directory.mkdir(parents=True, exist_ok=True)
+            if fcntl is None:
                 break
-            os.close(file)
+            with suppress(FileNotFoundError):  # It was removed meanwhile.
+                file = os.open(directory, os.O_RDONLY)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Otherwise it was removed and made again before it was locked: this is a lock on the old one.
+                    if os.path.samestat(os.fstat(file), os.stat(directory)):
+                        self._file = file
+                except (BlockingIOError, FileNotFoundError):
+                    raise
+                except OSError:
+                    break
+                finally:
+                    if self._file is None:
+                        os.close(file)
         # Before RocksDB opens the directory, which takes time, and another thread may fork.
         belongs_here(self)
 
