@@ -15,6 +15,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -43,30 +44,26 @@ class Compacted(NamedTuple):
     rows_written: int
 
 
+@dataclass(eq=False)
 class Compactor:
     """The steps of a compaction: `inputs`, `write` for tables in which all rows of a key are together, `commit`."""
 
-    def __init__(
-        self,
-        place: Place,  # Of the journal.
-        description: Description,  # Of the journal.
-        *,
-        clock: Clock = wall,  # Seconds since the epoch.
-        # Returns 32 hexadecimal digits that no other call returns.
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-    ) -> None:
-        self._place = place
-        self._description = description
-        self._clock = clock
-        self._id = new_id()[:16]
+    place: Place
+    description: Description
+    _: KW_ONLY
+    clock: Clock = wall  # Seconds since the epoch.
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex  # Returns 32 hexadecimal digits that no other call returns.
+
+    def __post_init__(self) -> None:
+        self._id = self.new_id()[:16]
         self._number = 0
 
     def inputs(self) -> dict[str, tuple[int, int]]:
         """The files to read, with their rows and their uncompressed bytes. Files that are not complete are left."""
         found = {}
-        for entry in list_journal(self._place).live:
+        for entry in list_journal(self.place).live:
             try:
-                file = open_file(self._place, entry.name, self._description)
+                file = open_file(self.place, entry.name, self.description)
             except FileNotFoundError:
                 continue
             if file is not None:
@@ -77,12 +74,12 @@ class Compactor:
 
     def read(self, name: str) -> Iterator[pa.Table]:
         """The rows of a file, a row group at a time. FileNotFoundError: another compaction deleted it, start anew."""
-        file = open_file(self._place, name, self._description)
+        file = open_file(self.place, name, self.description)
         if file is None:
             raise FileNotFoundError(name)
         with file:
             for group in range(file.num_row_groups):
-                yield read_columns(file, group, self._description.schema.names, self._description)
+                yield read_columns(file, group, self.description.schema.names, self.description)
 
     def memory(self, inputs: Mapping[str, tuple[int, int]]) -> float:
         """About the bytes of all rows of `inputs` in memory. Encoded, a text that repeats is much smaller."""
@@ -94,13 +91,13 @@ class Compactor:
     def write(self, table: pa.Table) -> tuple[str | None, int]:
         """Write what a reader may need of rows in which each key is complete. Returns the file's name, None if nothing
         is left, and the number of rows."""
-        kept = worth_keeping(table, len(self._description.keys), self._clock())
+        kept = worth_keeping(table, len(self.description.keys), self.clock())
         if not kept.num_rows:
             return None, 0
-        name = file_name(COMPACTED, round(self._clock() * 1000), self._id, self._number)
+        name = file_name(COMPACTED, round(self.clock() * 1000), self._id, self._number)
         self._number += 1
-        check_description(self._place, self._description)
-        self._place.put(name, encode(kept.replace_schema_metadata(self._description.schema.metadata)))
+        check_description(self.place, self.description)
+        self.place.put(name, encode(kept.replace_schema_metadata(self.description.schema.metadata)))
         return name, kept.num_rows
 
     def commit(self, written: Iterable[str], replaced: Iterable[str]) -> None:
@@ -109,39 +106,39 @@ class Compactor:
         written = sorted(written)
         for name in written:
             self._check(name)
-        now = round(self._clock() * 1000)
+        now = round(self.clock() * 1000)
         about = {"format": FORMAT, "time": now, "written": written, "replaced": sorted(replaced)}
         name = f"{DIRECTORY}/compaction-{now:013d}-{self._id}.json"
-        self._place.put(name, json.dumps(about).encode())
+        self.place.put(name, json.dumps(about).encode())
 
     def _check(self, name: str) -> None:
-        file = open_file(self._place, name, self._description)
+        file = open_file(self.place, name, self.description)
         if file is None:
-            raise StateError(f"the file {self._place.shown}/{name} is not complete after it was written")
+            raise StateError(f"the file {self.place.shown}/{name} is not complete after it was written")
         file.close()
 
     def delete_replaced(self, grace: float) -> int:
         """Delete the files that were replaced `grace` seconds ago, and records that name none any more. Returns the
         number of data files that were deleted."""
-        listing = list_journal(self._place)
+        listing = list_journal(self.place)
         there = {entry.name for entry in listing.files}
-        before = round(self._clock() * 1000) - round(grace * 1000)
+        before = round(self.clock() * 1000) - round(grace * 1000)
         deleted = 0
         for record in listing.records:
             if record.time > before:
                 continue
             old = record.replaced & there
             if not old:
-                self._place.delete(record.name)
+                self.place.delete(record.name)
             elif self._holds(record.written & there, listing, old):
                 for name in sorted(old):
-                    self._place.delete(name)
+                    self.place.delete(name)
                 deleted += len(old)
                 there -= old
         # What killed writers have left, when no writer can still be at it.
-        for part in self._place.parts():
-            if part.modified < self._clock() - max(grace, PART_LIFE):
-                self._place.delete(part.name)
+        for part in self.place.parts():
+            if part.modified < self.clock() - max(grace, PART_LIFE):
+                self.place.delete(part.name)
         return deleted
 
     def _holds(self, written: frozenset[str], listing: Listing, old: frozenset[str]) -> bool:
@@ -153,7 +150,7 @@ class Compactor:
             for name in written:
                 self._check(name)
         except (FileNotFoundError, StateError) as error:
-            logger.warning("replaced files of the journal %s are not deleted yet: %r", self._place.shown, error)
+            logger.warning("replaced files of the journal %s are not deleted yet: %r", self.place.shown, error)
             return False
         return True
 

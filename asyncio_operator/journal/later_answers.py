@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -54,40 +55,32 @@ AHEAD = 0.5
 long they are for more keys, so that they take at most about 4 % of a task."""
 
 
+@dataclass(eq=False)
 class JournalReader:
     """Reads the files of a journal that were not there at a listing, for the tasks of this process.
 
     Any thread may call it. Reading waits for another reading.
     """
 
-    def __init__(
-        self,
-        place: Place,  # Of the journal.
-        description: Description,  # Of the journal.
-        *,
-        since: Seen | None = None,  # The files that the caller has read in another way, replaced ones too.
-        # Shortens the life of answers, in seconds from when they came; None: as they were written.
-        expire_after: float | None = None,
-        # Whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
-        keep_missing: bool = True,
-        clock: Clock = wall,  # Seconds since the epoch.
-        monotonic: Clock = monotonic,
-    ) -> None:
-        self.place = place  # What it reads.
+    place: Place
+    description: Description
+    _: KW_ONLY
+    since: Seen = field(default_factory=Seen)  # The files that the caller has read in another way, replaced ones too.
+    # Shortens the life of answers, in seconds from when they came; None: as they were written.
+    expire_after: float | None = None
+    keep_missing: bool = True  # Whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
+    clock: Clock = wall  # Seconds since the epoch.
+    monotonic: Clock = monotonic
+
+    def __post_init__(self) -> None:
         self.most = FEWEST  # The number of keys that the next question should ask for.
         self.has_files = False  # Whether there were files to look into when it looked last.
-        self._description = description
-        self._since = since or Seen()
-        self._expire_after = expire_after
-        self._keep_missing = keep_missing
-        self._clock = clock
-        self._now = monotonic
         self._files: Sequence[Entry] = ()
-        self._keys = LaterKeys(place, description)
+        self._keys = LaterKeys(self.place, self.description)
         self._indexed: list[str] = []
         # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
         self._done = 0.0
-        self._begun = monotonic()
+        self._begun = self.monotonic()
         self._took = 0.0
         self._lock = threading.Lock()
         self._next = 0.0
@@ -95,7 +88,7 @@ class JournalReader:
     def begin(self) -> None:
         """A task begins: it has to see the files that existed when it began."""
         self._next = 0.0
-        self._begun, self._done = self._now(), 0.0
+        self._begun, self._done = self.monotonic(), 0.0
 
     def count(self, answers: int) -> None:
         """The task got answers of calls, or of this. Called on the loop."""
@@ -103,7 +96,7 @@ class JournalReader:
 
     def pace(self) -> None:
         """Set `most`, before a question. Called on the loop."""
-        lasted, ahead = self._now() - self._begun, max(AHEAD, AHEAD * MOST_LISTING * self._took)
+        lasted, ahead = self.monotonic() - self._begun, max(AHEAD, AHEAD * MOST_LISTING * self._took)
         if lasted > 0 and self._done:
             self.most = min(max(FEWEST, round(ahead * self._done / lasted)), MOST)
         if lasted > 4 * ahead:
@@ -113,20 +106,20 @@ class JournalReader:
 
     def is_due(self) -> bool:
         """Whether there may be files that were not listed yet."""
-        return self._now() >= self._next
+        return self.monotonic() >= self._next
 
     def read(self, keys: pa.Array) -> ColumnAnswers:
         """The latest living answers of distinct keys, which are as `AnswerBatch` has them. A null, or a key that the
         journal cannot hold, is unknown. JournalError if the place does not answer; StateError if a file is of another
         journal or format; TypeError if keys of this type are never equal to those of the journal."""
         with self._lock:
-            begun, is_due = self._now(), self.is_due()
+            begun, is_due = self.monotonic(), self.is_due()
             try:
                 if is_due:
                     self._list()
-                listed = self._now()
-                read = self._read(fit_keys(keys, self._description.key_type))
-                self._took = self._now() - listed
+                listed = self.monotonic()
+                read = self._read(fit_keys(keys, self.description.key_type))
+                self._took = self.monotonic() - listed
                 return read
             except (OSError, pa.ArrowException) as error:
                 raise JournalError(
@@ -135,13 +128,13 @@ class JournalReader:
                 ) from error
             finally:
                 if is_due:
-                    now = self._now()
+                    now = self.monotonic()
                     self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
 
     def _list(self) -> None:
         listing = list_journal(self.place)
         # The files that were seen, and those that hold nothing but the answers of such files.
-        seen = self._since
+        seen = self.since
         known = {entry.name for entry in listing.files if entry.name in seen}
         for record in listing.records:
             if all(name in seen or name in known for name in record.replaced):
@@ -154,18 +147,18 @@ class JournalReader:
         tables = self._found(asked) if self._files and count else []
         if not tables:
             zeros = np.zeros(count, np.int64)
-            return ColumnAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
-        table = living(pa.concat_tables(tables), self._clock(), self._expire_after)
+            return ColumnAnswers(self.description.answers.empty_table(), zeros, zeros + UNKNOWN)
+        table = living(pa.concat_tables(tables), self.clock(), self.expire_after)
         codes = table[CODE].to_numpy()
         chosen = latest(table, codes)
         table, codes = table.take(pa.array(chosen)), codes[chosen]
         found = table["_found"].to_numpy()
         counts = np.full(count, UNKNOWN, np.int64)
-        if self._keep_missing:
+        if self.keep_missing:
             counts[codes[~found]] = 0
         rows = np.bincount(codes[found], minlength=count)
         counts = np.where(rows > 0, rows, counts)
-        table = table.select(self._description.answers.names).filter(pa.array(found))
+        table = table.select(self.description.answers.names).filter(pa.array(found))
         # Rows are in the order of their keys.
         return ColumnAnswers(table.combine_chunks(), np.cumsum(rows) - rows, counts)
 
@@ -177,7 +170,7 @@ class JournalReader:
             except FileNotFoundError:
                 # A compaction has deleted it, and a file that took its place is in a new listing.
                 self._list()
-        self._files = [entry for entry in self._files if is_whole(self.place, entry, self._description)]
+        self._files = [entry for entry in self._files if is_whole(self.place, entry, self.description)]
         return list(self._rows(asked))
 
     def _rows(self, asked: pa.Array) -> Iterator[pa.Table]:
@@ -186,14 +179,14 @@ class JournalReader:
             self._keys.set_files(names)
             self._indexed = names
         for name, hits in groupby(self._keys.find(asked), key=itemgetter(0)):
-            file = open_file(self.place, name, self._description)
+            file = open_file(self.place, name, self.description)
             if file is not None:
                 with file:
                     for _, group, rows, codes in hits:
-                        yield _picked(file, group, rows, codes, self._description)
+                        yield _picked(file, group, rows, codes, self.description)
         index, bounds = KeyIndex(asked), _range(key_parts(asked)[0])
         for name in names:
-            file = None if name in self._keys.names else open_file(self.place, name, self._description)
+            file = None if name in self._keys.names else open_file(self.place, name, self.description)
             if file is not None:
                 with file:
                     yield from self._searched(file, index, *bounds)
@@ -203,9 +196,9 @@ class JournalReader:
         for group in range(file.num_row_groups):
             if _may_have(file.metadata.row_group(group).column(0).statistics, lowest, highest):
                 # The index gives places in the asked keys by the rows' keys.
-                codes, rows = index.find(_keys_of(file, group, self._description))
+                codes, rows = index.find(_keys_of(file, group, self.description))
                 if len(rows):
-                    yield _picked(file, group, rows, codes, self._description)
+                    yield _picked(file, group, rows, codes, self.description)
 
 
 def _keys_of(file: DataFile, group: int, description: Description) -> pa.Array:

@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -47,43 +48,33 @@ _LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "S
 """In messages of Arrow's S3 client."""
 
 
+@dataclass(eq=False)
 class JournalWriter:
     """Writes the answers of one attempt of a task."""
 
-    def __init__(
-        self,
-        place: Place,
-        description: Description,  # As `open_journal` gives it.
-        *,
-        # Makes columns of what was appended, without answers that are not kept, in the writer's thread.
-        columns: Callable[[list[Any]], Iterable[AnswerBatch]] = iter,
-        label: str = "",  # Begins the text of `_run`, such as application, stage, partition and attempt.
-        flush_every: float = 1.0,  # Seconds that an answer waits at most.
-        expire_after: float | None = None,  # Seconds that an answer lives; None: for ever.
-        # Called in the writer's thread when there is room again after there was none, and when it fails.
-        on_room: Callable[[], object] | None = None,
-        patience: float = PATIENCE,  # Seconds for which a failing write is repeated.
-        # Seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
-        first_pause: float = 0.1,
-        clock: Clock = wall,  # As the next two: see `WorkerProcess`. Files have times in their names.
-        monotonic: Clock = monotonic,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        # Called after each `append` instead of starting a thread; sees that `write_due` is called when `due_in` says.
-        drive: Callable[[JournalWriter], object] | None = None,
-    ) -> None:
-        self._place = place
-        self._description = description
-        self._columns = columns
-        self._id = new_id()[:16]
-        self.run = f"{label}-{self._id}" if label else self._id  # The text of `_run`; no other writer has it.
-        self._flush_every = flush_every
-        self._expire_after = expire_after
-        self._on_room = on_room
-        self._patience = patience
-        self._first_pause = first_pause
-        self._clock = clock
-        self._now = monotonic
-        self._drive = drive
+    place: Place
+    description: Description  # As `open_journal` gives it.
+    _: KW_ONLY
+    # Makes columns of what was appended, without answers that are not kept, in the writer's thread.
+    columns: Callable[[list[Any]], Iterable[AnswerBatch]] = iter
+    label: str = ""  # Begins the text of `_run`, such as application, stage, partition and attempt.
+    flush_every: float = 1.0  # Seconds that an answer waits at most.
+    expire_after: float | None = None  # Seconds that an answer lives; None: for ever.
+    # Called in the writer's thread when there is room again after there was none, and when it fails.
+    on_room: Callable[[], object] | None = None
+    patience: float = PATIENCE  # Seconds for which a failing write is repeated.
+    # Seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
+    first_pause: float = 0.1
+    clock: Clock = wall  # As the next two: see `WorkerProcess`. Files have times in their names.
+    monotonic: Clock = monotonic
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    # Called after each `append` instead of starting a thread; sees that `write_due` is called when `due_in` says.
+    drive: Callable[[JournalWriter], object] | None = None
+
+    def __post_init__(self) -> None:
+        self._id = self.new_id()[:16]
+        # The text of `_run`; no other writer has it.
+        self.run = f"{self.label}-{self._id}" if self.label else self._id
         # Entered for each call: a condition takes twice as long as its lock.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -115,11 +106,11 @@ class JournalWriter:
             self._appended += count
             is_first = not self._waiting
             if is_first:
-                self._oldest = self._now()
+                self._oldest = self.monotonic()
             self._waiting += answers
             self._waiting_bytes += nbytes
-            if self._drive is not None:
-                self._drive(self)
+            if self.drive is not None:
+                self.drive(self)
             elif self._ended is None:
                 # If the machine has no thread left, the next answers try again, and `close` writes without one.
                 self._ended = beside(self._run, name=f"journal {self.run}")
@@ -149,10 +140,10 @@ class JournalWriter:
             self.write_due()
         else:
             try:
-                for seconds in goes_on(ended.done, self._place) if timeout is None else [timeout]:
+                for seconds in goes_on(ended.done, self.place) if timeout is None else [timeout]:
                     wait([ended], seconds)
                 if not ended.done():
-                    raise self._place.hanging(seconds)
+                    raise self.place.hanging(seconds)
             except JournalError:
                 # Nothing waits for the write that runs, and what waits behind it is not written.
                 with self._changed:
@@ -187,7 +178,7 @@ class JournalWriter:
         if not self._waiting:
             return None
         early = self._closed or self._waiting_bytes >= FULL_FILE
-        return 0.0 if early else max(0.0, self._oldest + self._flush_every - self._now())
+        return 0.0 if early else max(0.0, self._oldest + self.flush_every - self.monotonic())
 
     def write_due(self) -> bool:
         """Write what is due. Whether more may follow. Called by one thread at a time."""
@@ -207,12 +198,12 @@ class JournalWriter:
                 self._waiting.clear()
                 self._waiting_bytes = 0
             self._changed.notify_all()
-        if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
+        if self.on_room is not None and (error is not None or (not had_room and self.has_room)):
             try:
-                self._on_room()
+                self.on_room()
             except Exception as problem:
                 # Such as a loop that was closed. The answers are written all the same.
-                logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(problem))
+                logger.warning("on_room of the journal %s failed: %s", self.place.shown, describe_error(problem))
         return error is None and not self._aborted
 
     def _write(self, answers: list[Any], first: int) -> JournalError | None:
@@ -220,34 +211,32 @@ class JournalWriter:
         again while that fails. Returns the error that ends the writer, or None."""
         try:
             tables = []
-            for batch in self._columns(answers):
+            for batch in self.columns(answers):
                 if len(batch.keys):
-                    table = to_table(
-                        batch, self._description, run=self.run, first=first, expire_after=self._expire_after
-                    )
+                    table = to_table(batch, self.description, run=self.run, first=first, expire_after=self.expire_after)
                     tables.append(table)
                 first += len(batch.keys)
             if not tables:
                 return None
             data = encode(pa.concat_tables(tables))
         except Exception as error:
-            failed = JournalError(f"answers do not fit the journal {self._place.shown}: {describe_error(error)}")
+            failed = JournalError(f"answers do not fit the journal {self.place.shown}: {describe_error(error)}")
             failed.__cause__ = error
             return failed
-        name = file_name(ANSWERS, round(self._clock() * 1000), self._id, self._files)
+        name = file_name(ANSWERS, round(self.clock() * 1000), self._id, self._files)
         self._files += 1
-        begun, pause = self._now(), self._first_pause
+        begun, pause = self.monotonic(), self.first_pause
         while True:
             try:
-                check_description(self._place, self._description)
-                self._place.put(name, data)
+                check_description(self.place, self.description)
+                self.place.put(name, data)
                 return None
             except Exception as error:
-                spent = self._now() - begun
-                patience = min(self._patience, ABSENT) if isinstance(error, FileNotFoundError) else self._patience
+                spent = self.monotonic() - begun
+                patience = min(self.patience, ABSENT) if isinstance(error, FileNotFoundError) else self.patience
                 if spent + pause > patience or is_lasting(error):
                     failed = JournalError(
-                        f"the journal {self._place.shown} cannot be written, after {spent:.1f} seconds "
+                        f"the journal {self.place.shown} cannot be written, after {spent:.1f} seconds "
                         f"({describe_error(error)}): answers would be paid for again, so the task ends; check the "
                         "place, and start the job again: it goes on from the journal"
                     )
@@ -256,7 +245,7 @@ class JournalWriter:
             self._stalled = True
             with self._changed:
                 if self._changed.wait_for(lambda: self._aborted, pause):
-                    return JournalError(f"the writer of the journal {self._place.shown} was aborted")
+                    return JournalError(f"the writer of the journal {self.place.shown} was aborted")
             pause = min(2 * pause, 5.0)
 
 
