@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
-from asyncio_operator.checks import milliseconds
+from asyncio_operator.checks import milliseconds, must_be
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.descriptors import (
     QUEUE,
     AggregatingStateDescriptor,
@@ -379,7 +379,7 @@ class StateBackend(ABC):
         """The state of a descriptor, after checking that this fits the stored state."""
         self.check_open()
         if not isinstance(descriptor, kind):
-            raise ConfigurationError(f"{describe(descriptor)}: a {kind.__name__} is needed")
+            raise must_be("descriptor", descriptor, f"a {kind.__name__}")
         name, meta, ttl = descriptor.name, describe_state(descriptor), descriptor.ttl
         known, state = self._requested.get(name, (None, None))
         if known != descriptor:

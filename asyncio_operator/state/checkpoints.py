@@ -183,13 +183,11 @@ def restore_checkpoint(
 
 def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> None:
     if not isinstance(backend, StateBackend):
-        raise ConfigurationError(f"backend={describe(backend)}: a StateBackend is needed")
+        raise must_be("backend", backend, "a StateBackend")
     for service in services:
         if isinstance(service, type) or not isinstance(service, CheckpointedService):
-            raise ConfigurationError(
-                "services: InFlightElements(operator.snapshot()), an InternalTimerService, a TimerServiceManager or a "
-                f"BatchTimerService is needed, not {describe(service)}"
-            )
+            known = "an InternalTimerService, a TimerServiceManager, a BatchTimerService or InFlightElements(...)"
+            raise must_be("services", service, known)
         if service.state_backend not in (None, backend):
             raise ConfigurationError(
                 f"{service!r} keeps its timers in {service.state_backend!r}, not in {backend!r}: give that backend"
@@ -362,13 +360,10 @@ class SnapshotReader:
     ) -> None:
         given = serializers or {}
         if not isinstance(given, Mapping):
-            raise ConfigurationError(f"serializers={describe(given)}: a mapping is needed, serialisers by their names")
+            raise must_be("serializers", given, "a mapping, serialisers by their names")
         for name, serializer in given.items():
             if serializer is None or check_serializer("serializers", serializer).name != name:
-                raise ConfigurationError(
-                    f"serializers: {describe(serializer)} under the name {describe(name)}: a serialiser under its own "
-                    "name is needed"
-                )
+                raise must_be(f"serializers[{describe(name)}]", serializer, "a serialiser of that name")
         self._serializers = {**_BUILTIN, **given}
         if not isinstance(source, StateSnapshot):
             path = check_directory(source)

@@ -12,8 +12,8 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from asyncio_operator.checks import LIMIT, flag, plain_function, positive_int
-from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
+from asyncio_operator.checks import LIMIT, flag, must_be, of_kind, plain_function, positive_int
+from asyncio_operator.errors import StateError, StateMigrationError, describe
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer
 
@@ -107,32 +107,24 @@ class StateTtlConfig:
         ttl = self.ttl
         is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) <= LONGEST
         if not (is_number or isinstance(ttl, timedelta)) or not 1 <= self.milliseconds < LIMIT:
-            raise ConfigurationError(
-                f"StateTtlConfig(ttl={describe(ttl)}): seconds or a timedelta are needed, from 0.001 s to "
-                f"{LONGEST} s (2**63 - 1 milliseconds); for state that lives for ever leave ttl out of the descriptor"
-            )
+            allowed = f"seconds or a timedelta, from 0.001 s to {LONGEST} s; without a ttl, state lives for ever"
+            raise must_be("ttl", ttl, allowed)
         for field, kind in (("update_type", UpdateType), ("visibility", StateVisibility)):
             value = getattr(self, field)
             if isinstance(value, str):
                 value = next((member for member in kind if member.value == value.lower()), value)
                 object.__setattr__(self, field, value)
             if not isinstance(value, kind):
-                allowed = ", ".join(member.value for member in kind)
-                raise ConfigurationError(f"StateTtlConfig({field}={describe(value)}): one of {allowed} is needed")
+                raise must_be(field, value, f"one of {', '.join(member.value for member in kind)}")
         if isinstance(self.cleanup, Sequence):
             object.__setattr__(self, "cleanup", self.strategies)
         kinds = [type(strategy) for strategy in self.strategies]
         if not set(kinds) <= set(Cleanup.__args__) or len(set(kinds)) < len(kinds):
-            raise ConfigurationError(
-                f"StateTtlConfig(cleanup={describe(self.cleanup)}): CleanupIncrementally, CleanupFullSnapshot, "
-                "CleanupInCompaction, each at most once, or () are allowed"
-            )
+            known = "CleanupIncrementally, CleanupFullSnapshot, CleanupInCompaction, each at most once, or ()"
+            raise must_be("cleanup", self.cleanup, known)
         compaction = self.strategy(CleanupInCompaction)
         if compaction is not None and compaction.every is not None and CleanupIncrementally in kinds:
-            raise ConfigurationError(
-                f"StateTtlConfig(cleanup={describe(self.cleanup)}): CleanupIncrementally goes through the state "
-                "already, so leave it out, or every"
-            )
+            raise must_be("cleanup", self.cleanup, "without CleanupIncrementally, or without every: both make rounds")
 
     @property
     def milliseconds(self) -> int:
@@ -211,17 +203,12 @@ class _Descriptor:
     ttl: StateTtlConfig | None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigurationError(f"name={describe(self.name)} of a {self.kind} state: a text is needed")
-        if "\0" in self.name or any("\ud800" <= letter <= "\udfff" for letter in self.name):
-            raise ConfigurationError(
-                f"name={describe(self.name)} of a {self.kind} state: a text without NUL and lone surrogates is "
-                "needed, because it names a column family"
-            )
+        name = self.name if isinstance(self.name, str) else ""
+        if not name or "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise must_be("name", self.name, "a text without NUL and lone surrogates: it names a column family")
         for role in ("serializer", "value_serializer", "key_serializer"):
             check_serializer(role, getattr(self, role, None))
-        if self.ttl is not None and not isinstance(self.ttl, StateTtlConfig):
-            raise ConfigurationError(f"ttl={describe(self.ttl)} of state {self.name!r}: a StateTtlConfig is needed")
+        of_kind("ttl", self.ttl, StateTtlConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +284,8 @@ class AggregatingStateDescriptor(_Descriptor):
     def __post_init__(self) -> None:
         _Descriptor.__post_init__(self)
         if isinstance(self.aggregate, type):
-            name = self.aggregate.__name__
-            raise ConfigurationError(
-                f"aggregate={name} of state {self.name!r} is a class: an instance is needed, such as {name}()"
-            )
+            allowed = f"an instance, such as {self.aggregate.__name__}()"
+            raise must_be(f"aggregate of state {self.name!r}", self.aggregate, allowed)
         for method, count in ("create_accumulator", 0), ("add", 2), ("get_result", 1), ("merge", 2):
             named = f"{method} of aggregate={describe(self.aggregate)} of state {self.name!r}"
             plain_function(named, getattr(self.aggregate, method, None), "a method", *("one", "other")[:count])

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from struct import Struct
 from zlib import crc32
 
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.checks import must_be, natural
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.keys import Key, pack_int64, serialize_key
 
 try:
@@ -54,13 +55,10 @@ class KeyGroupRange:
     end: int
 
     def __post_init__(self) -> None:
-        for name, bound in (("start", self.start), ("end", self.end)):
-            if type(bound) is not int or bound < 0:
-                raise ConfigurationError(f"{name}={describe(bound)} of a KeyGroupRange: an int from 0 is needed")
+        natural("start", self.start)
+        natural("end", self.end)
         if self.start > self.end:
-            raise ConfigurationError(
-                f"KeyGroupRange(start={self.start}, end={self.end}): both are inclusive, start must not be above end"
-            )
+            raise must_be("start", self.start, "at most end: both belong to the range")
 
     def __contains__(self, group: object) -> bool:
         return type(group) is int and self.start <= group <= self.end
@@ -151,7 +149,7 @@ def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGr
     """
     _check_parallelism(max_parallelism, parallelism)
     if type(index) is not int or not 0 <= index < parallelism:
-        raise ConfigurationError(f"index={describe(index)}: an int from 0 to {parallelism - 1} is needed")
+        raise must_be("index", index, f"an int from 0 to {parallelism - 1}")
     start = (index * max_parallelism + parallelism - 1) // parallelism
     return KeyGroupRange(start, ((index + 1) * max_parallelism - 1) // parallelism)
 
@@ -164,7 +162,7 @@ def operator_index(max_parallelism: int, parallelism: int, key_group: int) -> in
     """
     _check_parallelism(max_parallelism, parallelism)
     if type(key_group) is not int or not 0 <= key_group < max_parallelism:
-        raise ConfigurationError(f"key_group={describe(key_group)}: an int from 0 to {max_parallelism - 1} is needed")
+        raise must_be("key_group", key_group, f"an int from 0 to {max_parallelism - 1}")
     return key_group * parallelism // max_parallelism
 
 
@@ -178,24 +176,16 @@ def default_max_parallelism(parallelism: int) -> int:
 def check_max_parallelism(max_parallelism: int) -> None:
     """Raises ConfigurationError unless `max_parallelism` is an int from 1 to 32,768."""
     if type(max_parallelism) is not int or not 0 < max_parallelism <= MAX_PARALLELISM:
-        raise ConfigurationError(
-            f"max_parallelism={describe(max_parallelism)}: an int from 1 to {MAX_PARALLELISM} is needed"
-        )
+        raise must_be("max_parallelism", max_parallelism, f"an int from 1 to {MAX_PARALLELISM}")
 
 
 def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
     """Raises ConfigurationError unless the range lies inside ``0..max_parallelism - 1``."""
     check_max_parallelism(max_parallelism)
     if not isinstance(key_groups, KeyGroupRange):
-        raise ConfigurationError(
-            f"key_groups={describe(key_groups)}: a KeyGroupRange is needed, such as KeyGroupRange(0, 5), both "
-            "inclusive, or key_group_range(max_parallelism, parallelism, index)"
-        )
+        raise must_be("key_groups", key_groups, "KeyGroupRange(0, 5), key_group_range(128, 4, 0), or the like")
     if key_groups.end >= max_parallelism:
-        raise ConfigurationError(
-            f"key_groups={key_groups} with max_parallelism={max_parallelism}: the last one must be at most "
-            f"{max_parallelism - 1}"
-        )
+        raise must_be("key_groups", key_groups, f"below max_parallelism, {max_parallelism}")
 
 
 def resolve_key_groups(key_groups: KeyGroupRange | None, max_parallelism: int) -> KeyGroupRange:
@@ -234,7 +224,7 @@ def check_group(group: int, key_groups: KeyGroupRange) -> None:
 def _check_parallelism(max_parallelism: int, parallelism: int) -> None:
     check_max_parallelism(max_parallelism)
     if type(parallelism) is not int or not 0 < parallelism <= max_parallelism:
-        raise ConfigurationError(f"parallelism={describe(parallelism)}: an int from 1 to {max_parallelism} is needed")
+        raise must_be("parallelism", parallelism, f"an int from 1 to {max_parallelism}")
 
 
 def group_prefix(group: int, max_parallelism: int) -> bytes:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
+from asyncio_operator.checks import must_be
+from asyncio_operator.errors import StateError, StateMigrationError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from asyncio_operator.state.entries import ABSENT
@@ -48,16 +49,11 @@ class MigratingMapState(MapState[K, V]):
             ("new", new, MapStateDescriptor),
         ):
             if not isinstance(given, kind):
-                shown = f"MigratingMapState({argument}={describe(given)})"
-                raise ConfigurationError(f"{shown}: a {kind.__name__} is needed")
+                raise must_be(f"{argument} of MigratingMapState", given, f"a {kind.__name__}")
         if old.name == new.name:
-            raise ConfigurationError(
-                f"old and new state are both named {old.name!r}: the map state needs a name of its own"
-            )
+            raise must_be("the name of the new state", new.name, "another one than that of the old state")
         if old.default:
-            raise ConfigurationError(
-                f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, so leave it out"
-            )
+            raise must_be(f"the default of the old state {old.name!r}", old.default, "left out: a map has none")
         self._old: ValueState[Any] = backend.value_state(old)
         self._map: MapState[K, V] = backend.map_state(new)
         super().__init__(backend, self._map.entries, new)

@@ -31,7 +31,8 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.checks import must_be
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.keys import MAX_DEPTH, encode_text
 
 
@@ -124,14 +125,9 @@ def check_serializer(argument: str, serializer: Any) -> Serializer:
     or no `deserialize`."""
     if serializer is None:
         return BUILTIN
-    if isinstance(serializer, type):
-        name = serializer.__name__
-        raise ConfigurationError(f"{argument}={name} is a class: an instance is needed, such as {name}(...)")
     named = isinstance(getattr(serializer, "name", None), str) and serializer.name
-    if not (named and callable(getattr(serializer, "serialize", None))) or not isinstance(serializer, Serializer):
-        raise ConfigurationError(
-            f"{argument}={describe(serializer)}: a serialiser needs a `name`, `serialize` and `deserialize`"
-        )
+    if isinstance(serializer, type) or not (named and isinstance(serializer, Serializer)):
+        raise must_be(argument, serializer, "an object with a `name`, `serialize` and `deserialize`, not a class")
     return serializer
 
 

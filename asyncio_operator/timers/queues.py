@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from asyncio_operator import state
 from asyncio_operator.checks import check_directory, must_be, of_kind, positive_int
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
@@ -237,10 +237,7 @@ def check_queues(queues: TimerQueues) -> TimerQueues:
     """The given queues; ConfigurationError unless they can make sets for a range of key groups."""
     known = isinstance(getattr(queues, "key_groups", None), KeyGroupRange) and hasattr(queues, "max_parallelism")
     if isinstance(queues, type) or not known or not callable(queues):
-        raise ConfigurationError(
-            f"queues={describe(queues)}: HeapQueues(...), RocksDBQueues(directory, ...) or "
-            "BackendQueues(backend) is needed (no class)"
-        )
+        raise must_be("queues", queues, "HeapQueues(...), RocksDBQueues(...) or BackendQueues(...), not a class")
     return queues
 
 

@@ -21,7 +21,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from asyncio_operator.checks import milliseconds, plain_function, positive_int
+from asyncio_operator.checks import milliseconds, must_be, plain_function, positive_int
 from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MIN_TIMESTAMP, Record
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -477,7 +477,7 @@ class TimerServiceManager(Timers):
             ConfigurationError: the name is not text of 1 to 64 bytes, or a callback or the clock is wrong.
         """
         if not _is_name(name):
-            raise ConfigurationError(f"name={describe(name)}: a text of 1 to {LONGEST_NAME} bytes in UTF-8 is needed")
+            raise must_be("name", name, f"a text of 1 to {LONGEST_NAME} bytes in UTF-8")
         found = self._services.get(name)
         if found is not None:
             return found

@@ -106,7 +106,7 @@ def test_S15_what_cannot_be_read_is_named(tmp_path):
             SnapshotReader(wrong)
     mappings: list[Any] = [{"json-2": Json()}, {"json-1": Json}, {"json-1": None}, [Json()]]
     for serializers in mappings:
-        with pytest.raises(ConfigurationError, match="needed"):
+        with pytest.raises(ConfigurationError, match="it must be"):
             SnapshotReader(HeapStateBackend().snapshot(), serializers=serializers)
 
 

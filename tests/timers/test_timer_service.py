@@ -317,7 +317,7 @@ def test_an_async_callback_is_refused(service, argument, callback):
 
 @pytest.mark.parametrize("queues", ["x", HeapQueues, RocksDBQueues, 5, len])
 def test_queues_that_are_none_are_refused(queues):
-    with pytest.raises(ConfigurationError, match=r"queues=.*HeapQueues\("):
+    with pytest.raises(ConfigurationError, match=r"queues is .*HeapQueues\("):
         InternalTimerService(queues=queues)
 
 

@@ -29,8 +29,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
-from asyncio_operator.checks import positive_int
-from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
+from asyncio_operator.checks import must_be, positive_int
+from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.state.backend import Queue
 from asyncio_operator.state.entries import Batch
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
@@ -335,11 +335,8 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         check_key_groups(key_groups, max_parallelism)
         positive_int("cache_size", cache_size)
         if check_serializer("serializer", serializer).name == BUILTIN.name:
-            raise ConfigurationError(
-                f"serializer={describe(serializer)}: the built-in serialiser's bytes do not sort as the elements do, "
-                "and the queue's order is that of the bytes: take KeySerializer() with tuples as elements, or one of "
-                "your own"
-            )
+            allowed = "one whose bytes sort as the elements do, such as KeySerializer() with tuples as elements"
+            raise must_be("serializer", serializer, allowed)
         self._key_of = check_function("key_of", key_of)
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
