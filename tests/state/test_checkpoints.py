@@ -280,7 +280,7 @@ def test_S15_what_does_not_fit_is_refused_and_named(new, tmp_path):
     with pytest.raises(StateError, match="is closed"):
         checkpoint(tmp_path / "another", closed)
     for arguments in (("", HeapStateBackend()), (tmp_path / "a", "backend"), (tmp_path / "a", HeapStateBackend(), Job)):
-        with pytest.raises(ConfigurationError, match="it must be|is needed"):
+        with pytest.raises(ConfigurationError, match=r"it must be|is needed"):
             checkpoint(*arguments)
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")) == [
         "empty",
