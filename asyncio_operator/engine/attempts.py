@@ -18,16 +18,15 @@ from contextvars import copy_context
 from itertools import repeat
 from math import inf, nextafter
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncio_operator.engine.contracts import Endings, Source, Window
 from asyncio_operator.engine.failures import FailingBatches, aligned, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Call, Flight
-from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Limited
+from asyncio_operator.engine.gate import REFUSALS, REFUSED, Gate, Parts
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule, halves
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
@@ -35,10 +34,6 @@ from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.quota.usage import running
 from asyncio_operator.telemetry.annotations import answered_with, noted
-
-if TYPE_CHECKING:
-    from asyncio_operator.engine.options import Called, CallOptions
-    from asyncio_operator.engine.timers import Timers
 
 logger = logging.getLogger("asyncio_operator.calls")
 
@@ -48,22 +43,11 @@ class Attempts(Window):
 
     Args:
         source: makes flights of what `reader` reads.
-        called: what the calls are made of.
-        timers: of the run. Who has made them closes them.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        reader: Reader,
-        endings: Endings,
-        options: CallOptions,
-        called: Called,
-        limited: Limited,
-        timers: Timers,
-        recorder: Recorder,
-    ) -> None:
-        self.figures = endings.figures
+    def __init__(self, source: Source, reader: Reader, endings: Endings, parts: Parts) -> None:
+        options, called, timers = parts.options, parts.called, parts.timers
+        self.figures = parts.figures
         self.instant = reader.instant
         self._noted = called.noted
         self._source = source
@@ -76,15 +60,15 @@ class Attempts(Window):
         # Whether every result is an outcome.
         self._satisfied = not options.judges
         self._failing = FailingBatches(called.name, called.method, self._batched)
-        self.gate = Gate(options, called, limited, timers, recorder, self.figures, self.news, self._resize)
+        self.gate = Gate(parts, self.news, self._resize)
         context = copy_context()
         if self.gate.weighs:
             # Where no limit has to hear of each call, this one takes what all of them say.
             anyone = Call([])
             anyone.gate = self.gate
             context.run(running.set, anyone)
-        self.lanes = Lanes(called.invoke, self, options, timers=timers, name=called.name, context=context)
-        self.recorder = recorder
+        self.lanes = Lanes(self, parts, context)
+        self.recorder = parts.recorder
         self._timers = timers
         self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
@@ -95,9 +79,7 @@ class Attempts(Window):
         self._context = copy_context()
         self._hedging: Hedging | None = None
         if options.hedge is not None:
-            self._hedging = Hedging(
-                limited.hedger or Hedger(options.hedge), recorder, timers, self.news, self.leave, self.figures
-            )
+            self._hedging = Hedging(parts.limited.hedger or Hedger(options.hedge), parts, self.news, self.leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._stopped = False

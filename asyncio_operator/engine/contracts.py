@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.flights import Call
-    from asyncio_operator.figures import Figures
 
 
 class Window:
@@ -126,10 +125,9 @@ class Source(Protocol):
 
 class Endings(Protocol):
     """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
-    word for a trace: how the element ended. What it raises ends the run. `again`: `retry` wanted another one.
+    word for a trace: how the element ended. What it raises ends the run. `again`: `retry` wanted another one. The
+    elements that ended in an error are counted here.
     """
-
-    figures: Figures  # What the run counts. The elements that ended in an error are counted here.
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
 

@@ -63,26 +63,28 @@ class Limited:
     breaker_clock: Callable[[], float] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the parts of a run have in common."""
+
+    options: CallOptions
+    called: Called
+    limited: Limited
+    timers: Timers  # Who has made them closes them.
+    recorder: Recorder
+    figures: Figures  # What the run counts.
+
+
 class Gate:
     """The limits of one run: rate limit, circuit breaker, adaptive capacity and budget. Each may be missing.
 
     Args:
-        figures: count the seconds in which a call waited for the budget, and no other could start before it.
         news: called when a call may start that could not before.
         resize: called with how many calls may run when one has returned, if that is adaptive.
     """
 
-    def __init__(
-        self,
-        options: CallOptions,
-        called: Called,
-        limited: Limited,
-        timers: Timers,
-        recorder: Recorder,
-        figures: Figures,
-        news: Callable[[], None],
-        resize: Callable[[int], None],
-    ) -> None:
+    def __init__(self, parts: Parts, news: Callable[[], None], resize: Callable[[int], None]) -> None:
+        options, called, limited, timers = parts.options, parts.called, parts.limited, parts.timers
         rate_limit, breaker, capacity = options.rate_limit, options.circuit_breaker, options.capacity
         # The number of running calls, including those past their limit, save those of whose end no limit has to hear.
         self.calls = 0
@@ -92,7 +94,7 @@ class Gate:
         self.breaker = None if breaker is None else Breaker(breaker)  # The circuit breaker; None: there is none.
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
         self._breaker_clock = limited.breaker_clock or timers.clock
-        self._recorder = None if recorder is SILENT else recorder
+        self._recorder = None if parts.recorder is SILENT else parts.recorder
         self._allowance = limited.allowance
         self.weighs = self._allowance is not None  # Whether there is a budget.
         self.weights = weighing(called.name, called.weigh, (Exception, CancelledError))
@@ -117,7 +119,8 @@ class Gate:
         self._timers = timers
         self._news = news
         self._resize = resize
-        self._figures = figures
+        # They count the seconds in which a call waited for the budget, and no other could start before it.
+        self._figures = parts.figures
         self._waits_since: float | None = None
         self._thread = threading.get_ident()
 

@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING
 
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
-from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.timing import after_last_turns
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
-from asyncio_operator.figures import Figures
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import refusal_wait
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.gate import Gate
-    from asyncio_operator.engine.timers import Timers
+    from asyncio_operator.engine.gate import Gate, Parts
 
 
 class Hedging:
@@ -38,24 +35,17 @@ class Hedging:
         hedger: of this run, or of an earlier one for the same calls.
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
-        figures: count the copies, and those that gave an answer before the other call.
     """
 
     def __init__(
-        self,
-        hedger: Hedger,
-        recorder: Recorder,
-        timers: Timers,
-        news: Callable[[], None],
-        leave: Callable[[Call, list[Flight]], None],
-        figures: Figures,
+        self, hedger: Hedger, parts: Parts, news: Callable[[], None], leave: Callable[[Call, list[Flight]], None]
     ) -> None:
         self._hedger = hedger
-        self._recorder = recorder
-        self._now = timers.clock
+        self._recorder = parts.recorder
+        self._now = parts.timers.clock
         self._news = news
         self._leave = leave
-        self._figures = figures
+        self._figures = parts.figures
         # Without a copy, in the order of their starts. A dict, because a call may end at any moment.
         self._single: dict[Call, None] = {}
         self._pairs: dict[Call, Call] = {}
@@ -65,8 +55,8 @@ class Hedging:
         self._rang = -inf
         self._armed = False
         self._delay = inf
-        self._loop = timers.loop
-        self._timer = timers.reminder(self._ring)
+        self._loop = parts.timers.loop
+        self._timer = parts.timers.reminder(self._ring)
 
     def stop(self) -> None:
         """No call gets a copy any more."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from math import inf
@@ -40,8 +40,7 @@ from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.options import CallOptions
-    from asyncio_operator.engine.timers import Timers
+    from asyncio_operator.engine.gate import Parts
 
 logger = logging.getLogger("asyncio_operator")
 calls = logging.getLogger("asyncio_operator.calls")
@@ -117,39 +116,30 @@ class RunEnd(asyncio.Future[None]):
 
 
 class Lanes:
-    """Runs `invoke` for what `intake` hands out, a limited number of calls at a time.
+    """Makes the calls of a run for what `intake` hands out, a limited number at a time.
+
+    Of the options, `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` and
+    `attempt_timeout` are what a call may take where its window does not `begin` it. `grace_period` is how long the end
+    waits for calls that ignore their cancellation.
 
     Args:
-        options: `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` and `attempt_timeout`
-            are what a call may take where its window does not `begin` it. `grace_period` is how long the end waits for
-            calls that ignore their cancellation.
-        timers: of the run. Who has made them closes them.
-        name: of what is called, for messages.
         context: that of its calls.
     """
 
-    def __init__(
-        self,
-        invoke: Callable[[Any], Awaitable[Any]],
-        intake: Intake,
-        options: CallOptions,
-        *,
-        timers: Timers,
-        name: str,
-        context: Context,
-    ) -> None:
+    def __init__(self, intake: Intake, parts: Parts, context: Context) -> None:
+        options, timers = parts.options, parts.timers
         # Seconds of the calls that gave their element its outcome at once, in a window of final results.
         self.direct = Histogram()
         self.latency = Histogram()  # Seconds of the other calls.
         self.failed = False
         self._failure: BaseException | None = None
-        self._invoke = invoke
+        self._invoke = parts.called.invoke
         self._intake = intake
         self._capacity = calls_at_first(options.capacity)
         self._timeout = min(options.timeout or inf, options.attempt_timeout or inf)
         self._clock = timers.clock
         self._grace_period = options.grace_period
-        self._name = name
+        self._name = parts.called.name
         self._loop = timers.loop
         self._context = context
         self._doubtful = doubtful_values(self._context)

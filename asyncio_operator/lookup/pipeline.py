@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.flights import Call
-from asyncio_operator.engine.gate import Limited
+from asyncio_operator.engine.gate import Limited, Parts
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import recorder_of
@@ -173,7 +173,8 @@ class LookupPipeline(Asking):
         self._ended: deque[OpenBatch] = deque()
         self._ascent = Ascent()
         called = called_by(enricher, options, kept.tables, sliced)
-        self.attempts = Attempts(self, self._reader, self.pending, options, called, limited, self.timers, recorder)
+        parts = Parts(options, called, limited, self.timers, recorder, self._counted)
+        self.attempts = Attempts(self, self._reader, self.pending, parts)
         self._lanes = self.attempts.lanes
         self._counted.attempt_latency = self._lanes.latency
 

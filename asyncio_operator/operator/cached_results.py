@@ -30,10 +30,9 @@ from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.state.keys import serialize_key
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.recorder import Recorder
+    from asyncio_operator.engine.gate import Parts
     from asyncio_operator.function import AsyncFunction
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.operator.options import RunOptions
     from asyncio_operator.operator.outcomes import Buffer, Outcomes
     from asyncio_operator.policies.cache import Cache
     from asyncio_operator.queues.base import Entry
@@ -103,22 +102,20 @@ class CachedOutcomes(OpenKeys):
         self,
         cache: ResultCache,
         function: AsyncFunction[Any, Any],
-        options: RunOptions,
         outcomes: Outcomes,
         buffer: Buffer,
-        recorder: Recorder,
+        parts: Parts,
         numbers: Iterator[int],
-        now: Callable[[], float],
     ) -> None:
-        super().__init__(outcomes.figures, now, recorder, numbers)
+        super().__init__(parts.figures, parts.timers.clock, parts.recorder, numbers)
         self.flights: dict[Entry, OpenKey] = {}  # By the entries of elements that have not left.
         self._cache = cache
         self._function = function
-        self._cache_key = options.cache_key
+        self._cache_key = outcomes.options.cache_key
         self._outcomes = outcomes
         self._buffer = buffer
         self._context = copy_context()
-        self._nothing: tuple[Any, ...] = () if options.flatten else (None,)
+        self._nothing: tuple[Any, ...] = () if outcomes.options.flatten else (None,)
         self._places: Places
         self._value: Any = None
         self._logged = False

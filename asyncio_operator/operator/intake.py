@@ -21,18 +21,15 @@ from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.failures import element_error
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.inputs import Reader
-from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.engine.recorder import SILENT
 from asyncio_operator.engine.window import CallWindow
 from asyncio_operator.operator.outcomes import Buffer, Outcomes, value_of
 from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyedEntry, KeyOrderedStreamElementQueue
 
 if TYPE_CHECKING:
-    from asyncio_operator.engine.gate import Limited
-    from asyncio_operator.engine.options import Called
-    from asyncio_operator.engine.timers import Timers
+    from asyncio_operator.engine.gate import Parts
     from asyncio_operator.operator.cached_results import CachedOutcomes
-    from asyncio_operator.operator.options import RunOptions
 
 AT_ONCE: Final = 200
 """Elements without a call of their own, whose results are kept, between two turns of the loop: about a millisecond."""
@@ -68,18 +65,15 @@ class ElementSource(CallWindow):
 
     def __init__(
         self,
-        options: RunOptions,
+        parts: Parts,
         buffer: Buffer,
         reader: Reader,
         outcomes: Outcomes,
         restored: Sequence[tuple[Any, int]],
-        called: Called,
-        limited: Limited,
-        timers: Timers,
-        recorder: Recorder,
         numbers: Iterator[int],
         cached: CachedOutcomes | None = None,
     ) -> None:
+        options, recorder = parts.options, parts.recorder
         self.buffer = buffer
         self.is_full, self.wait = buffer.is_full, buffer.wait
         self.reader = reader
@@ -103,7 +97,7 @@ class ElementSource(CallWindow):
         self._runnable: KeyedEntry | None = None
         # One iterator for all lanes: the next lane goes on where another one stopped.
         self._admission: Iterator[tuple[Any, Any]] | None = None
-        attempts = Attempts(self, reader, cached or outcomes, options, called, limited, timers, recorder)
+        attempts = Attempts(self, reader, cached or outcomes, parts)
         judges = self._eager or options.hedge is not None or options.judges
         super().__init__(attempts, plain=not (judges or attempts.gate.listens), final=not judges)
         self.owner, self.instant = Admitted(self, inf), reader.instant

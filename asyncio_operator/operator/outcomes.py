@@ -89,7 +89,7 @@ class Outcomes:
 
     def __init__(self, options: RunOptions, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
         self.figures = Figures()
-        self._options = options
+        self.options = options
         self._flatten = options.flatten
         self._on_late = options.on_timeout or on_late
         self._buffer = buffer
@@ -141,7 +141,7 @@ class Outcomes:
         """
         value = value_of(entry)
         self.figures.failures += 1
-        on_error = self._options.on_error
+        on_error = self.options.on_error
         outputs: tuple[Any, ...] = ()
         if ends_the_run(error):
             raise error
@@ -160,7 +160,7 @@ class Outcomes:
         elif is_over_budget(error):
             outputs = () if self._flatten else (None,)
         else:
-            retry, remedy = self._options.retry, IN_TIME if again is None else GO_ON
+            retry, remedy = self.options.retry, IN_TIME if again is None else GO_ON
             if retry and what == FUNCTION and again is not None and (why := retry.refusal(error, attempts, again)):
                 remedy = f"{why}; {remedy}"
             raise element_error(what, value, error, remedy, attempts) from error
@@ -177,10 +177,10 @@ class Outcomes:
         self.figures.timeouts += 1
         # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
-            limit = self._options.timeout
+            limit = self.options.timeout
             error = ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {limit} s")
             return "skipped" if self.failed(entry, error, attempts, None) == "skipped" else "timeout"
-        hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
+        hook = "on_timeout" if self.options.on_timeout is not None else "the function's timeout"
         try:
             own = self._context.copy()
             result = own.run(self._on_late, value)

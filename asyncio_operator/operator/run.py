@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
-from asyncio_operator.engine.gate import Limited
+from asyncio_operator.engine.gate import Limited, Parts
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.options import Called
 from asyncio_operator.engine.recorder import recorder_of
@@ -149,24 +149,15 @@ class Run:
             from asyncio_operator.quota.share import own_allowance
 
             self._allowance = own_allowance(options.budget, name, weigh)
+        called = Called(invoke=invoke, name=name, weigh=weigh)
+        limited = Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now))
+        parts = Parts(options, called, limited, timers, recorder, outcomes.figures)
         numbers = count()
         cached: CachedOutcomes | None = None
         if cache is not None:
-            cached = cache.begin(function, options, outcomes, buffer, recorder, numbers, now)
+            cached = cache.begin(function, outcomes, buffer, parts, numbers)
         self._function = cached or function
-        self.source = ElementSource(
-            options,
-            buffer,
-            reader,
-            outcomes,
-            restore.elements,
-            Called(invoke=invoke, name=name, weigh=weigh),
-            Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now)),
-            timers,
-            recorder,
-            numbers,
-            cached,
-        )
+        self.source = ElementSource(parts, buffer, reader, outcomes, restore.elements, numbers, cached)
         self.lanes = lanes = self.source.attempts.lanes
         outcomes.figures.attempt_latency = lanes.latency
         self._closing = False
