@@ -30,6 +30,7 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule, halves
 from asyncio_operator.engine.timing import COARSEST, wake
 from asyncio_operator.errors import BudgetExceeded, ElementTimeoutError, ResultError, count_kind, describe
+from asyncio_operator.figures import Figures
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.quota.usage import running
@@ -69,6 +70,7 @@ class Attempts(Window):
             context.run(running.set, anyone)
         self.lanes = Lanes(self, parts, context)
         self.recorder = parts.recorder
+        self.figures.attempt_latency = self.lanes.latency
         self._timers = timers
         self.now = timers.clock
         self._schedule = Schedule(source, options.batching, options.retry is not None)
@@ -87,6 +89,15 @@ class Attempts(Window):
         self._closed = False
         self._news: asyncio.Future[None] | None = None
         self._reminder = timers.reminder(self.news)
+
+    def counted(self) -> Figures:
+        """What the run has counted so far. Any thread may ask."""
+        figures = Figures()
+        figures.add(self.figures)
+        # The latency of an element is that of its call, if nothing came between.
+        figures.latency.merge(self.lanes.direct)
+        figures.attempt_latency.merge(self.lanes.direct)
+        return figures
 
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""

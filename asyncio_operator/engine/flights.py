@@ -44,10 +44,10 @@ class Flight:
         "wakes",
     )
 
-    def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int) -> None:
+    def __init__(self, entry: Any, value: Any, admitted: float, attempts: int = 0) -> None:
         self.entry = entry  # Gets its outcome; in the operator, its place in the queue. None: the flight itself does.
         self.value = value
-        self.number = number  # Of the record, in the order of the input.
+        self.number = 0  # Of the record, in the order of the input, if there is a trace.
         self.admitted = admitted  # When it came in.
         self.attempts = attempts  # Those that have ended in failure.
         self.deadline = inf  # When it has to end; known from the start of its first attempt, infinity before.

@@ -6,6 +6,7 @@ The run and its parts call a recorder at every step of an element's life. They n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ class Recorder:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
+        self._numbers = count()
         self._watermarks: dict[object, int] = {}
         self._running: dict[Flight, None] = {}
         self._copies: dict[Flight, None] = {}
@@ -29,11 +31,12 @@ class Recorder:
         self._circuit: str | None = "closed"
 
     def admitted(self, flight: Flight) -> None:
+        flight.number = next(self._numbers)
         self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
 
-    def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
+    def watermark(self, entry: object, timestamp: int, now: float) -> None:
         """A watermark of this event time was admitted."""
-        self._watermarks[entry] = number
+        self._watermarks[entry] = number = next(self._numbers)
         self._trace.record("watermark", now, number, timestamp)
 
     def attempt_started(self, flight: Flight, now: float) -> None:

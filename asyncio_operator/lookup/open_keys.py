@@ -10,14 +10,13 @@ by one call, and an expired one may replace a failure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, repeat
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
-from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.errors import ElementTimeoutError, ResultError, count_kind, describe
 from asyncio_operator.lookup.answers import check_failure
 from asyncio_operator.lookup.key_batch import IN_COLUMNS, Answer, Calls, Failure
@@ -27,8 +26,8 @@ from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.telemetry.annotations import answered_with
 
 if TYPE_CHECKING:
+    from asyncio_operator.engine.gate import Parts
     from asyncio_operator.enricher import Enricher
-    from asyncio_operator.figures import Figures
     from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.options import LookupOptions
     from asyncio_operator.lookup.places import Places
@@ -39,8 +38,8 @@ class OpenKey(Flight):
 
     __slots__ = ("handed", "key", "latency", "name", "refreshing", "waiters")
 
-    def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int = 0) -> None:
-        super().__init__(entry, value, number, admitted, attempts)
+    def __init__(self, entry: Any, value: Any, admitted: float, attempts: int = 0) -> None:
+        super().__init__(entry, value, admitted, attempts)
         self.key: Any = value  # What its answer is kept by.
         self.name: Any = None  # Its place in the table; None if no other caller can wait for it.
         # Those that get its outcome, by ``waiter.answer(position, outcome)``, each with its position. An element of the
@@ -68,32 +67,21 @@ class OpenKeys:
     """The open keys of a run.
 
     Args:
-        figures: of the run.
-        now: gives the time.
-        numbers: gives each flight its number.
         name_of: gives the name of a canonical key.
     """
 
-    def __init__(
-        self,
-        figures: Figures,
-        now: Callable[[], float],
-        recorder: Recorder,
-        numbers: Iterator[int] | None = None,
-        name_of: Callable[[Any], Any] = identity,
-    ) -> None:
-        self.figures = figures
+    def __init__(self, parts: Parts, name_of: Callable[[Any], Any] = identity) -> None:
+        self.figures = parts.figures
         # Flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
         self.background: deque[OpenKey] = deque()
         self.running: dict[Any, Any] = {}  # What each key is open for, by its name: an `OpenKey`, or an `OpenBatch`.
         self.name_of = name_of
-        self._now = now
-        self._recorder = recorder
-        self._numbers = numbers or count()
+        self._now = parts.timers.clock
+        self._recorder = parts.recorder
 
     def opened(self, value: Any, now: float) -> OpenKey:
         """A flight, which is not in the table."""
-        flight = OpenKey(None, value, next(self._numbers), now)
+        flight = OpenKey(None, value, now)
         self._recorder.admitted(flight)
         return flight
 
@@ -151,13 +139,12 @@ class PendingKeys(OpenKeys):
         enricher: Enricher,
         options: LookupOptions,
         places: Places,
-        clock: Callable[[], float],
         check: AnswerCheck,
-        recorder: Recorder,
+        parts: Parts,
         *,
         single: bool,
     ) -> None:
-        super().__init__(places.figures, clock, recorder, name_of=places.name)
+        super().__init__(parts, places.name)
         self.places = places
         places.refresh = lambda key: self.refresh(key, key)
         self._enricher = enricher

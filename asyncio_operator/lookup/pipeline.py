@@ -151,8 +151,9 @@ class LookupPipeline(Asking):
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
         self.places = places = kept.places  # Where answers may be.
-        self._counted = places.figures
-        super().__init__(PendingKeys(enricher, options, places, clock, kept.check, recorder, single=single))
+        called = called_by(enricher, options, kept.tables, sliced)
+        parts = Parts(options, called, limited, self.timers, recorder, places.figures)
+        super().__init__(PendingKeys(enricher, options, places, kept.check, parts, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
         self.eager = trace is not None
@@ -172,21 +173,14 @@ class LookupPipeline(Asking):
         self._apart: dict[OpenBatch, None] = {}
         self._ended: deque[OpenBatch] = deque()
         self._ascent = Ascent()
-        called = called_by(enricher, options, kept.tables, sliced)
-        parts = Parts(options, called, limited, self.timers, recorder, self._counted)
         self.attempts = Attempts(self, self._reader, self.pending, parts)
         self._lanes = self.attempts.lanes
-        self._counted.attempt_latency = self._lanes.latency
 
     @property
     def figures(self) -> Figures:
         """What was counted so far, but for rows. Any thread may ask."""
-        figures = Figures()
-        figures.add(self._counted)
+        figures = self.attempts.counted()
         figures.calls -= self.left_over
-        # The latency of a key is that of its call, if nothing came between.
-        figures.latency.merge(self._lanes.direct)
-        figures.attempt_latency.merge(self._lanes.direct)
         return figures
 
     @property

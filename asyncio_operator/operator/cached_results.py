@@ -11,7 +11,7 @@ all elements that wait for it, and so does its deadline. The consumer gets copie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -91,9 +91,6 @@ class CachedOutcomes(OpenKeys):
     """The elements of a run with a cache: `Endings` over those of a run without one, opened instead of its function.
 
     Those that wait for the call of another one are its waiters, each with its own flight for a position.
-
-    Args:
-        numbers: gives each flight its number.
     """
 
     make_flight = OpenKey
@@ -105,9 +102,8 @@ class CachedOutcomes(OpenKeys):
         outcomes: Outcomes,
         buffer: Buffer,
         parts: Parts,
-        numbers: Iterator[int],
     ) -> None:
-        super().__init__(parts.figures, parts.timers.clock, parts.recorder, numbers)
+        super().__init__(parts)
         self.flights: dict[Entry, OpenKey] = {}  # By the entries of elements that have not left.
         self._cache = cache
         self._function = function

@@ -50,7 +50,7 @@ class Admitted:
         known = self._source.flights
         for entry in positions:
             if entry not in known:
-                known[entry] = Flight(entry, value_of(entry), 0, time, 0)
+                known[entry] = Flight(entry, value_of(entry), time)
         return [known[entry] for entry in positions]
 
 
@@ -59,7 +59,6 @@ class ElementSource(CallWindow):
 
     Args:
         restored: elements that go in before the input, with the attempts they have used.
-        numbers: gives each element its number.
         cached: knows the elements that need no call of their own.
     """
 
@@ -70,7 +69,6 @@ class ElementSource(CallWindow):
         reader: Reader,
         outcomes: Outcomes,
         restored: Sequence[tuple[Any, int]],
-        numbers: Iterator[int],
         cached: CachedOutcomes | None = None,
     ) -> None:
         options, recorder = parts.options, parts.recorder
@@ -90,7 +88,6 @@ class ElementSource(CallWindow):
         self.to_come = deque(restored)  # Elements that were restored, or read and not admitted, with their attempts.
         self._recorder = recorder
         self._context = copy_context()
-        self._numbers = numbers
         self._cached = cached
         # Elements in a row that needed no call.
         self._answered = 0
@@ -234,7 +231,7 @@ class ElementSource(CallWindow):
         queue = self.buffer.queue
         if type(element) is Watermark:
             entry = queue.put_watermark(element)
-            self._recorder.watermark(entry, element.timestamp, next(self._numbers), self.attempts.now())
+            self._recorder.watermark(entry, element.timestamp, self.attempts.now())
             self.buffer.completed()
             return
         value = element.value if type(element) is Record else element
@@ -254,7 +251,7 @@ class ElementSource(CallWindow):
             yield entry, value
             return
         make = Flight if self._cached is None else self._cached.make_flight
-        flight = self.flights[entry] = make(entry, value, next(self._numbers), self.attempts.now(), used)
+        flight = self.flights[entry] = make(entry, value, self.attempts.now(), used)
         self._recorder.admitted(flight)
         if self._resumes:
             self.attempts.resume(flight)

@@ -17,7 +17,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextvars import copy_context
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
@@ -30,7 +29,7 @@ from asyncio_operator.engine.recorder import recorder_of
 from asyncio_operator.engine.timers import Timers
 from asyncio_operator.engine.timing import End, clock_of, close_within, error_of, start_task, wait_through, wake
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.figures import Figures, OperatorStatistics
+from asyncio_operator.figures import OperatorStatistics
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.intake import ElementSource
 from asyncio_operator.operator.options import OperatorTimers, RunOptions
@@ -152,14 +151,12 @@ class Run:
         called = Called(invoke=invoke, name=name, weigh=weigh)
         limited = Limited(breaker_clock=options.clock, allowance=self._allowance, limiter=window.by(now))
         parts = Parts(options, called, limited, timers, recorder, outcomes.figures)
-        numbers = count()
         cached: CachedOutcomes | None = None
         if cache is not None:
-            cached = cache.begin(function, outcomes, buffer, parts, numbers)
+            cached = cache.begin(function, outcomes, buffer, parts)
         self._function = cached or function
-        self.source = ElementSource(parts, buffer, reader, outcomes, restore.elements, numbers, cached)
-        self.lanes = lanes = self.source.attempts.lanes
-        outcomes.figures.attempt_latency = lanes.latency
+        self.source = ElementSource(parts, buffer, reader, outcomes, restore.elements, cached)
+        self.lanes = self.source.attempts.lanes
         self._closing = False
         self._stranded = False
         self._failure: BaseException | None = None
@@ -331,18 +328,14 @@ class Run:
         return elements[::-1], collected[::-1]
 
     def statistics(self) -> OperatorStatistics:
-        buffer, lanes, figures = self.buffer, self.lanes, Figures()
-        figures.add(self.outcomes.figures)
-        # The latency of an element is that of its call, if nothing came between.
-        figures.latency.merge(lanes.direct)
-        figures.attempt_latency.merge(lanes.direct)
+        buffer = self.buffer
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way()[0])
         emitted = max(0, buffer.emitted - on_their_way)
-        return figures.statistics(
+        return self.source.attempts.counted().statistics(
             OperatorStatistics,
             admitted=buffer.admitted,
             emitted=emitted,
-            in_flight=lanes.in_flight,
+            in_flight=self.lanes.in_flight,
             buffered=buffer.admitted - emitted,
             backing_off=self.source.attempts.backing_off,
             backpressure_seconds=buffer.backpressure(),

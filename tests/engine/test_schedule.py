@@ -19,7 +19,7 @@ class Counted(Flight):
 
     def __init__(self, number: int) -> None:
         object.__setattr__(self, "looks", 0)
-        super().__init__(None, number, number, 0.0, 0)
+        super().__init__(None, number, 0.0)
 
     def __getattribute__(self, name: str) -> Any:
         object.__setattr__(self, "looks", object.__getattribute__(self, "looks") + 1)
