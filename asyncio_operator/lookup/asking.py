@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.timing import close_within, error_of, start_task
-from asyncio_operator.lookup.known import HELD
+from asyncio_operator.lookup.places import HELD
 from asyncio_operator.state.entries import ABSENT
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncio_operator.arrow.key_identity import identity, storable
 from asyncio_operator.errors import describe, describe_error
-from asyncio_operator.lookup.known import KnownAnswers, NotedKeys
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.descriptors import StateTtlConfig, ValueStateDescriptor
 from asyncio_operator.state.entries import ABSENT
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("asyncio_operator.cache")
 
 FOREVER: Final = 1e12  # Seconds: 30,000 years.
-MOST_PLACES = 4  # Journals of which a cache knows the keys: those that were used last.
 SWEPT = 2  # Every write checks this many of the least recently used entries: twice as many as it adds.
 Slot = Any  # What tells keys apart in the tables of a cache: the bytes of a key on disk, its `identity` in memory.
 
@@ -62,7 +60,8 @@ class AnyCache(ABC):
     Attributes:
         in_memory: whether answers end with the process; `CacheOnDisk` keeps them.
         has_objects: whether keys and answers in memory have an object each.
-        known: what is asked for answers that are not here, before calls are made.
+        known: the places (`KnownAnswers`) that are asked for answers that are not here, before calls are made.
+        noted: by the names of journals, the keys whose answers each has (`NotedKeys`).
         now: gives the time in milliseconds.
         row_life, miss_life: milliseconds for which a row and a miss are used after they came.
         idle_life: milliseconds for which both are used after their last use.
@@ -74,8 +73,8 @@ class AnyCache(ABC):
 
     def __init__(self, options: Cache) -> None:
         self.options = options
-        self.known: Sequence[KnownAnswers] = ()
-        self._noted: dict[str, NotedKeys] = {}
+        self.known: Sequence[Any] = ()
+        self.noted: dict[str, Any] = {}
         times = (
             options.expire_after_write,
             options.expire_after_write if options.missing_ttl is None else options.missing_ttl,
@@ -100,13 +99,6 @@ class AnyCache(ABC):
         does not take (law L13): an answer is not used longer than here, and not beyond the time of its refresh."""
         longest = min(self.fresh_life, self.idle_life)
         return min(self.row_life, longest), min(self.miss_life, longest)
-
-    def noted_in(self, place: str) -> NotedKeys:
-        """The keys whose answers a place has."""
-        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self.options.max_rows))
-        if len(self._noted) > MOST_PLACES:
-            del self._noted[next(iter(self._noted))]
-        return noted
 
 
 class LookupCache(AnyCache):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.column_answers import ColumnAnswers, Piece
     from asyncio_operator.arrow.key_index import Mask
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.lookup.known import KnownAnswers
+    from asyncio_operator.lookup.places import KnownAnswers
 
 logger = logging.getLogger("asyncio_operator.cache")
 

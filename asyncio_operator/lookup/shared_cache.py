@@ -55,7 +55,7 @@ from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.key_batch import ONE_CALL, Calls
-from asyncio_operator.lookup.known import HELD, KnownAnswers
+from asyncio_operator.lookup.places import HELD, KnownAnswers
 from asyncio_operator.lookup.shared_store import SharedStore
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.entries import ABSENT

@@ -23,9 +23,9 @@ from asyncio_operator.lookup.cache import AnyCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch, answer_of
-from asyncio_operator.lookup.known import KnownAnswers
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.places import KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 
 SCHEMA = pa.schema([("x", pa.int64())])

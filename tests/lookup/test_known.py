@@ -14,7 +14,7 @@ from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache
-from asyncio_operator.lookup.known import HELD, KnownAnswers
+from asyncio_operator.lookup.places import HELD, KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.trace import Trace
 from tests.lookup import helpers

@@ -25,7 +25,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure
-from asyncio_operator.lookup.known import HELD
+from asyncio_operator.lookup.places import HELD
 from asyncio_operator.state.entries import ABSENT
 from tests.lookup.helpers import Recorded, forever, lookups_of, outcomes_of
 from tests.lookup.test_known import Elsewhere

@@ -40,7 +40,7 @@ from asyncio_operator.journal.storage import Place, beside, goes_on, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.answers import size_of
 from asyncio_operator.lookup.key_batch import ONE_CALL, Answer, Calls, KeyBatch
-from asyncio_operator.lookup.known import KnownAnswers
+from asyncio_operator.lookup.places import KnownAnswers
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.state.entries import ABSENT
 
