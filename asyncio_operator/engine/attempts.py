@@ -105,7 +105,8 @@ class Attempts(Window):
         self.backing_off = 0
         if self._hedging is not None:
             self._hedging.stop()
-        self.gate.leave()
+        if self.gate.seat is not None:
+            self.gate.seat.leave()
         self._reader.stop()
         self._source.stop()
 

@@ -41,6 +41,7 @@ class Flight:
         "split",
         "started",
         "value",
+        "waiters",
         "wakes",
     )
 
@@ -61,11 +62,13 @@ class Flight:
         self.copies = 0  # Calls for it that were second ones, made while the first was running.
         self.ended = False  # Whether it has an outcome, or no caller wants one any more.
         self.call: Call | None = None  # The one that runs for it, unless it is past its limit.
+        # Those that get its outcome too, by ``waiter.answer(position, outcome)``, each with its position.
+        self.waiters: list[tuple[Any, Any]] = []
 
     @property
     def awaited(self) -> bool:
         """Whether a caller waits for its outcome."""
-        return True
+        return self.entry is not None or bool(self.waiters)
 
     def limit(self, attempt_timeout: float) -> float:
         """Its deadline, or the end of its attempt."""

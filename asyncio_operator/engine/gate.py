@@ -124,11 +124,6 @@ class Gate:
         self._waits_since: float | None = None
         self._thread = threading.get_ident()
 
-    def leave(self) -> None:
-        """No call starts any more."""
-        if self.seat is not None:
-            self.seat.leave()
-
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start or is refused. Infinity: when one returns."""
         if self._controller is not None and self.calls >= self._controller.limit:
@@ -222,10 +217,6 @@ class Gate:
             controller.completed(now, now - started, calls)
             if calls >= before or controller.limit != before:
                 self._resize(controller.limit)
-
-    def runs(self, call: Call, started: float) -> None:
-        """A call that `take` has let start is in trouble: its end is reported to `ended`."""
-        call.gate, call.running, call.let_start, call.age = self, True, started, started
 
     def judge(self, call: Call, now: float, error: BaseException | None) -> None:
         """The call has returned a result or an error, or has passed its limit: `TimeoutError`."""

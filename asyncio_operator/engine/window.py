@@ -95,5 +95,6 @@ class CallWindow(Window):
         if started is not None:
             self.attempts.begun(call, started)
             if self.ended is not None:
-                self.attempts.gate.runs(call, started)
+                # The gate hears of its end.
+                call.gate, call.running, call.let_start, call.age = self.attempts.gate, True, started, started
         return call

@@ -148,11 +148,6 @@ async def lent_cache(
         caches.give_back(name, opening, keep=is_open)
 
 
-def open_caches(caches: Caches) -> list[AnyCache]:
-    """The caches that are open. Any thread may call it."""
-    return [opening.result() for opening in caches.all() if _is_open(opening)]
-
-
 def _is_open(opening: asyncio.Task[AnyCache]) -> bool:
     return opening.done() and not opening.cancelled() and opening.exception() is None
 

@@ -36,26 +36,15 @@ if TYPE_CHECKING:
 class OpenKey(Flight):
     """The flight of a key."""
 
-    __slots__ = ("handed", "key", "latency", "name", "refreshing", "waiters")
+    __slots__ = ("handed", "key", "latency", "name", "refreshing")
 
     def __init__(self, entry: Any, value: Any, admitted: float, attempts: int = 0) -> None:
         super().__init__(entry, value, admitted, attempts)
         self.key: Any = value  # What its answer is kept by.
         self.name: Any = None  # Its place in the table; None if no other caller can wait for it.
-        # Those that get its outcome, by ``waiter.answer(position, outcome)``, each with its position. An element of the
-        # operator has an entry too.
-        self.waiters: list[tuple[Any, Any]] = []
         self.refreshing = False  # Whether it was opened for an old answer, and not for a waiter.
         self.handed = False  # Whether it has been handed out to be called for.
         self.latency: float | None = None  # Seconds of its call, if they are in the figures already.
-
-    @property
-    def awaited(self) -> bool:
-        return self.entry is not None or bool(self.waiters)
-
-    def waits_for(self, name: Any) -> bool:
-        """Whether the outcome of its key is to come."""
-        return True
 
     @property
     def element(self) -> Any:
@@ -105,7 +94,8 @@ class OpenKeys:
         """Call in the background for a key whose answer is old."""
         # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
         name = self.name_of(key)
-        if (present := self.running.get(name)) is None or not present.waits_for(name):
+        present = self.running.get(name)
+        if present is None or not (isinstance(present, OpenKey) or present.waits_for(name)):
             flight = self.opened(value, self._now())
             flight.refreshing = True
             self.enter(flight, key, name)

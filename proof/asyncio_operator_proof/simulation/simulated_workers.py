@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asyncio_operator.journal.writer import JournalWriter
-from asyncio_operator.lookup.cache_directories import open_caches
 from asyncio_operator.quota.share import Shares
 from asyncio_operator.spark.worker.process import WorkerProcess
 from asyncio_operator_proof.simulation.world import Process, World
@@ -82,5 +81,6 @@ class Worker:
     def end(self) -> None:
         """The simulated world is over: close what is open."""
         self.process.end()
-        for opened in open_caches(self.shared.caches):
-            opened.close()
+        for opening in self.shared.caches.all():
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().close()
