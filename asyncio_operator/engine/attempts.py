@@ -88,7 +88,6 @@ class Attempts(Window):
         # Whether the gate lets no call start now.
         self._closed = False
         self._news: asyncio.Future[None] | None = None
-        self._reminder = timers.reminder(self.news)
 
     def counted(self) -> Figures:
         """What the run has counted so far. Any thread may ask."""
@@ -179,13 +178,12 @@ class Attempts(Window):
             self._schedule.turns += 1
             return
         news = self._news = self._timers.loop.create_future()
-        if self._try_again < inf:
-            self._reminder.set(self._try_again)
+        self._timers.remind(self.news, self._try_again)
         try:
             await self._source.wait(news)
         finally:
             self._news = None
-            self._reminder.cancel()
+            self._timers.remind(self.news, inf)
 
     def __iter__(self) -> Iterator[tuple[Call, Any]]:
         return iter(self._take, None)

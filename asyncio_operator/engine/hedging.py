@@ -55,12 +55,11 @@ class Hedging:
         self._rang = -inf
         self._armed = False
         self._delay = inf
-        self._loop = parts.timers.loop
-        self._timer = parts.timers.reminder(self._ring)
+        self._timers = parts.timers
 
     def stop(self) -> None:
         """No call gets a copy any more."""
-        self._timer.cancel()
+        self._timers.remind(self._ring, inf)
         self._single.clear()
 
     def started(self, call: Call, now: float) -> None:
@@ -187,7 +186,7 @@ class Hedging:
     def _arm(self, due: float) -> None:
         self._delay = self._hedger.delay
         self._armed = due < inf
-        self._timer.set(due) if self._armed else self._timer.cancel()
+        self._timers.remind(self._ring, due)
 
     def _ring(self) -> None:
         oldest, now = next(iter(self._single), None), self._now()
@@ -196,7 +195,7 @@ class Hedging:
             self._arm(due)
         else:
             # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
-            after_last_turns(self._loop, lambda: self._begin(now))
+            after_last_turns(self._timers.loop, lambda: self._begin(now))
 
     def _begin(self, rang: float) -> None:
         self._armed, self.wanted, self._rang = False, True, rang

@@ -155,7 +155,6 @@ class Lanes:
         self._mark = object()
         timers.fail = self.fail
         self._timers = timers
-        self._held_up = timers.reminder(self._report_held_up)
 
     @property
     def in_flight(self) -> int:
@@ -472,7 +471,7 @@ class Lanes:
         # Its window does not wait for it.
         self._leave(lane.window)
         if len(self._late) >= self._capacity:
-            self._held_up.set(self._clock() + self._grace_period)
+            self._timers.remind(self._report_held_up, self._clock() + self._grace_period)
 
     def _report_held_up(self) -> None:
         """Log why no call starts: late calls hold every place, and no one knows for how long."""
@@ -510,7 +509,7 @@ class Lanes:
         if self._stopping:
             return
         self._stopping = True
-        self._held_up.cancel()
+        self._timers.remind(self._report_held_up, inf)
         self._intake.stop()
         for lane in [lane for lane in self._lanes if lane not in self._late]:
             lane.expired = True

@@ -49,6 +49,7 @@ class Timers:
         self._set: HeapPriorityQueueSet[Timer] = HeapPriorityQueueSet(
             itemgetter(0), lambda _: KEY, KeyGroupRange(GROUP, GROUP), 1, sequence=self._numbers
         )
+        self._reminders: dict[Callable[[], object], float] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = inf
         self._closed = False
@@ -66,9 +67,17 @@ class Timers:
         self._set.remove_from(GROUP, KEY, (due, ring, subject))
         return len(self._set) < before
 
-    def reminder(self, call: Callable[[], object]) -> Reminder:
-        """A timer that is set for one time at most, and calls without arguments."""
-        return Reminder(self, call)
+    def remind(self, call: Callable[[], object], due: float) -> None:
+        """Call at this time, and at no other that was given before; at infinity: not at all."""
+        if (before := self._reminders.pop(call, inf)) < inf:
+            self.delete(before, self._remind, call)
+        if due < inf:
+            self._reminders[call] = due
+            self.set(due, self._remind, call)
+
+    def _remind(self, call: Callable[[], object], now: float) -> None:
+        del self._reminders[call]
+        call()
 
     def ring(self, now: float) -> bool:
         """Ring the timers that are due by now, in the order of their times. Returns whether there was one.
@@ -93,6 +102,7 @@ class Timers:
         """From now on nothing rings."""
         self._closed = True
         self._set.clear()
+        self._reminders.clear()
         self.earliest = inf
         if self._alarm is not None:
             self._alarm.cancel()
@@ -126,29 +136,3 @@ class Timers:
 
 def _raised(error: BaseException) -> None:
     raise error
-
-
-class Reminder:
-    """See `Timers.reminder`."""
-
-    __slots__ = ("_call", "_due", "_timers")
-
-    def __init__(self, timers: Timers, call: Callable[[], object]) -> None:
-        self._timers = timers
-        self._call = call
-        self._due = inf
-
-    def set(self, due: float) -> None:
-        """Call at this time, and at no other."""
-        self.cancel()
-        self._due = due
-        self._timers.set(due, self._rang)
-
-    def cancel(self) -> None:
-        if self._due < inf:
-            self._timers.delete(self._due, self._rang)
-            self._due = inf
-
-    def _rang(self, _: None, now: float) -> None:
-        self._due = inf
-        self._call()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from asyncio_operator.engine.timing import wake
@@ -50,9 +51,8 @@ class Delivery:
         self._rows = 0
         self._count = 0
         self._room: asyncio.Future[None] | None = None
-        self._clock = timers.clock
+        self._timers = timers
         self._searching = False
-        self._search = timers.reminder(self.flush)
 
     def room(self) -> int:
         """The number of keys that may still be admitted."""
@@ -122,12 +122,13 @@ class Delivery:
                 break
         self._searching = bool(self.batches)
         if self._searching:
-            self._search.set(self._clock() + (STARVED_FLUSH if self._stuck() else FLUSH))
+            wait = STARVED_FLUSH if self._stuck() else FLUSH
+            self._timers.remind(self.flush, self._timers.clock() + wait)
 
     def close(self) -> None:
         """Stop searching for ready outcomes."""
         self._searching = False
-        self._search.cancel()
+        self._timers.remind(self.flush, inf)
 
     def _hand_over(self, batch: KeyBatch, ready: int) -> None:
         self._handed += ready - batch.delivered

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncio_operator.engine.gate import Parts
     from asyncio_operator.function import AsyncFunction
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.operator.outcomes import Buffer, Outcomes
+    from asyncio_operator.operator.outcomes import Outcomes
     from asyncio_operator.policies.cache import Cache
     from asyncio_operator.queues.base import Entry
 
@@ -100,7 +100,6 @@ class CachedOutcomes(OpenKeys):
         cache: ResultCache,
         function: AsyncFunction[Any, Any],
         outcomes: Outcomes,
-        buffer: Buffer,
         parts: Parts,
     ) -> None:
         super().__init__(parts)
@@ -109,7 +108,7 @@ class CachedOutcomes(OpenKeys):
         self._function = function
         self._cache_key = outcomes.options.cache_key
         self._outcomes = outcomes
-        self._buffer = buffer
+        self._buffer = outcomes.buffer
         self._context = copy_context()
         self._nothing: tuple[Any, ...] = () if outcomes.options.flatten else (None,)
         self._places: Places

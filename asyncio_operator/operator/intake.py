@@ -23,7 +23,7 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.recorder import SILENT
 from asyncio_operator.engine.window import CallWindow
-from asyncio_operator.operator.outcomes import Buffer, Outcomes, value_of
+from asyncio_operator.operator.outcomes import Outcomes, value_of
 from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyedEntry, KeyOrderedStreamElementQueue
 
@@ -65,14 +65,13 @@ class ElementSource(CallWindow):
     def __init__(
         self,
         parts: Parts,
-        buffer: Buffer,
         reader: Reader,
         outcomes: Outcomes,
         restored: Sequence[tuple[Any, int]],
         cached: CachedOutcomes | None = None,
     ) -> None:
         options, recorder = parts.options, parts.recorder
-        self.buffer = buffer
+        self.buffer = buffer = outcomes.buffer
         self.is_full, self.wait = buffer.is_full, buffer.wait
         self.reader = reader
         # By the entries of records that are inside the buffer, if they have one.

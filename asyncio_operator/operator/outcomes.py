@@ -92,7 +92,7 @@ class Outcomes:
         self.options = options
         self._flatten = options.flatten
         self._on_late = options.on_timeout or on_late
-        self._buffer = buffer
+        self.buffer = buffer
         self._context = copy_context()
 
     def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = FUNCTION) -> str:
@@ -105,8 +105,8 @@ class Outcomes:
         except BaseException as error:
             return self.failed(entry, error, attempts, what=what)
         entry.complete(outputs)
-        if self._buffer.ready is not None:
-            self._buffer.completed()
+        if self.buffer.ready is not None:
+            self.buffer.completed()
         return "result"
 
     def answered(self, entry: Entry, result: Any, started: float) -> None:
@@ -115,8 +115,8 @@ class Outcomes:
             self.complete(entry, result)
             return
         entry.complete((result,))
-        if self._buffer.ready is not None:
-            self._buffer.completed()
+        if self.buffer.ready is not None:
+            self.buffer.completed()
 
     def outputs(self, result: Any, what: str = FUNCTION) -> tuple[Any, ...]:
         """The outputs of a result.
@@ -165,7 +165,7 @@ class Outcomes:
                 remedy = f"{why}; {remedy}"
             raise element_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
-        self._buffer.completed()
+        self.buffer.completed()
         return "skipped" if on_error == "skip" else "result"
 
     def timed_out(self, entry: Entry, attempts: int = 1) -> str:

@@ -153,9 +153,9 @@ class Run:
         parts = Parts(options, called, limited, timers, recorder, outcomes.figures)
         cached: CachedOutcomes | None = None
         if cache is not None:
-            cached = cache.begin(function, outcomes, buffer, parts)
+            cached = cache.begin(function, outcomes, parts)
         self._function = cached or function
-        self.source = ElementSource(parts, buffer, reader, outcomes, restore.elements, cached)
+        self.source = ElementSource(parts, reader, outcomes, restore.elements, cached)
         self.lanes = self.source.attempts.lanes
         self._closing = False
         self._stranded = False

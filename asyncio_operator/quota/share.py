@@ -85,17 +85,14 @@ class Share:
         self._gone: str | None = None
         self._ignored: set[str] = set()
         # Its own: they outlive a run, as what is granted does.
-        self._timers = timers = Timers(clock)
-        self._next_ask = timers.reminder(self._ask)
-        self._end_of_turns = timers.reminder(self._pass_turns)
-        self._end_of_patience = timers.reminder(partial(self._give_up, f" in time for {self._patience:g} s"))
-        self._end_of_silence = timers.reminder(self._end_silence)
+        self._timers = Timers(clock)
+        self._lose_patience = partial(self._give_up, f" in time for {self._patience:g} s")
 
     # -- runs
 
     def join(self, seat: Seat) -> None:
         if not self.seats:
-            self._end_of_silence.cancel()
+            self._timers.remind(self._end_silence, math.inf)
         self._leaving = False
         self.permits.collect()
         self.seats[seat] = None
@@ -186,7 +183,7 @@ class Share:
         for seat in list(self.waiting):
             self.waiting[seat] = True
             seat.news()
-        self._end_of_turns.set(self.now() + A_TURN)
+        self._timers.remind(self._pass_turns, self.now() + A_TURN)
 
     def _pass_turns(self) -> None:
         """Forget those who wait no longer: their calls have no elements left, or their runs no place for a call."""
@@ -212,11 +209,11 @@ class Share:
         if due == math.inf and not (self.seats or self._idle):
             self._rest()
         elif due == math.inf:
-            self._end_of_silence.set(now + (SIGN_OF_LIFE if self.seats else self._idle))
+            self._timers.remind(self._end_silence, now + (SIGN_OF_LIFE if self.seats else self._idle))
         due = max(due, self._not_before)
         if due < self._due:
             self._due = due
-            self._next_ask.set(due)
+            self._timers.remind(self._ask, due)
 
     def _ask(self) -> None:
         self._due = math.inf
@@ -242,14 +239,14 @@ class Share:
         message = self.permits.message(sent)
         if self._unanswered_since is None:
             self._unanswered_since = sent
-            self._end_of_patience.set(sent + self._patience)
+            self._timers.remind(self._lose_patience, sent + self._patience)
         try:
             async with asyncio.timeout(LONGEST_ASK):
                 reply = await self._coordinator.ask(message)
             now = self.now()
             if self.permits.answered(reply, reply.get("sent", sent), now):
                 self._unanswered_since = self._gone = None
-                self._end_of_patience.cancel()
+                self._timers.remind(self._lose_patience, math.inf)
             else:
                 self.permits.lost(now)
                 self._problem = (

@@ -235,11 +235,14 @@ async def test_an_error_of_one_timer_reaches_its_owner_and_the_others_ring() -> 
 async def test_closed_timers_never_ring_and_hold_nothing() -> None:
     timers, rang = Timers(now), []
     timers.set(1.0, lambda subject, at: rang.append(subject))
-    reminder = timers.reminder(lambda: rang.append("reminded"))
-    reminder.set(1.5)
+
+    def reminded() -> None:
+        rang.append("reminded")
+
+    timers.remind(reminded, 1.5)
     timers.close()
     timers.set(2.0, lambda subject, at: rang.append(subject))
-    reminder.set(1.5)
+    timers.remind(reminded, 1.5)
     await asyncio.sleep(3)
     assert rang == []
 
