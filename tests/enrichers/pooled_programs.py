@@ -1,4 +1,5 @@
-"""Programs that a job behind a pooler consists of, each for a process of its own: ``NAME DSN``. They print a result."""
+"""Programs that a job behind a pooler consists of, for a process of their own: ``DSN NAME ...``. It prints what each
+gives."""
 
 from __future__ import annotations
 
@@ -82,4 +83,4 @@ def coordinator(dsn: str) -> Any:
 PROGRAMS = {program.__name__: program for program in (driver, worker, coordinator)}
 
 if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({name: PROGRAMS[name](sys.argv[1]) for name in sys.argv[2:]}))

@@ -2,6 +2,7 @@
 
 What executors know of it comes with the job, in a zip. Spark runs in a process of its own, because there is one session
 in a process and the other tests have that; the service is in this process, so it can be asked what is still going on.
+`make faults` runs it: a cluster is five JVMs, and two of these tests kill what runs on it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.spark.helpers import GONE, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(300)]
 
 LONG = 120.0
 """Seconds for a job on a machine that is busy with something else."""

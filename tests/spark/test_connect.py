@@ -1,9 +1,13 @@
-"""`enrich` on Spark Connect: the same rows as on a classic session, and a clear error for what cannot work there."""
+"""Spark Connect: the same rows as on a classic session, and a clear error for what cannot work there.
+
+All tests of it are here, for one process of tests starts it.
+"""
 
 from __future__ import annotations
 
 import io
 import operator
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +15,14 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+
+from asyncio_operator import Journal
+from asyncio_operator.spark import read_journal
+from asyncio_operator.testing import FakeAnswer
+from tests.spark.journals import Calls
+from tests.spark.test_send import Orders, orders
+
+__all__ = ["orders"]
 
 pytestmark = pytest.mark.spark
 
@@ -175,3 +187,69 @@ def test_X1_X3_X5_X10_C5_on_connect_all_is_as_on_a_classic_session(
     assert len(classic) > 100
     assert there[: -len(of_connect)] == classic
     assert "[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]" in classic
+
+
+WITH_A_JOURNAL = """
+import os, sys
+from pyspark.sql import SparkSession
+
+from asyncio_operator import ConfigurationError, Journal
+from asyncio_operator.spark import compact_journal, enrich, read_journal
+from enrichers import FunctionEnricher
+
+path, counts = sys.argv[1:]
+
+
+async def look_up(key):
+    with open(counts, "a") as file:
+        file.write(f"{key}\\n")
+    return None if key == 3 else {"x": key, "t": None}
+
+
+source = FunctionEnricher(look_up, "x long, t string")
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
+journal = Journal(path)
+for _ in range(2):
+    result = enrich(spark.range(0, 5, numPartitions=2), source, on="id", journal=journal, status_column="how")
+    print([(row.id, row.x, row.how.source) for row in result.collect()])
+print(compact_journal(spark, path).rows_written, read_journal(spark, path).count())
+try:
+    enrich(spark.range(5), source, on="id", journal=Journal(path, identity="other"))
+except ConfigurationError as error:
+    print("it holds answers of" in str(error))
+"""
+
+
+def test_J9_on_connect_the_path_is_the_servers(
+    connect: Callable[..., str], spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
+) -> None:
+    printed = connect(WITH_A_JOURNAL, str(journal.path), str(tmp_path / "calls")).splitlines()
+    assert printed[0] == str([(key, None if key == 3 else key, "call") for key in range(5)])
+    assert printed[1] == str([(key, None if key == 3 else key, "journal") for key in range(5)])
+    assert printed[2:] == ["5 5", "True"]
+    assert calls.new() == ["0", "1", "2", "3", "4"]
+    # The driver of a classic session sees the same journal.
+    assert read_journal(spark, journal).count() == 5
+
+
+SENDS = """
+import os, sys
+from pyspark.sql import SparkSession
+from asyncio_operator.spark import send
+from enrichers import HttpEnricher
+
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
+url, journal = sys.argv[1:]
+enricher = HttpEnricher(url, key="id", method="POST", schema="x string", json_body={"id": "{id}"})
+df = spark.range(0, 10, numPartitions=2).selectExpr("id % 6 AS id")
+for _ in range(2):
+    report = send(df, enricher, on="id", journal=journal, on_error="keep")
+    print(report.sent, report.refused, report.failed, report.skipped, report.failures.count())
+"""
+
+
+def test_W1_W2_the_same_on_spark_connect(orders: Orders, connect: Callable[..., str], tmp_path: Path) -> None:
+    orders.answers = {4: FakeAnswer("", 400)}
+    told = connect(SENDS, orders.service.url + "/orders", str(tmp_path / "journal"))
+    assert told.split("\n")[:2] == ["9 1 0 0 1", "0 0 0 10 0"]
+    assert Counter(orders.ids()) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1}

@@ -1,8 +1,7 @@
-"""A journal on streams, in chains, with `distinct` and on Spark Connect (laws J1, J5, J8, C1)."""
+"""A journal on streams, in chains and with `distinct` (laws J1, J5, J8, C1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Journal
-from asyncio_operator.spark import EnrichmentMetrics, compact_journal, enrich, plan, read_journal
+from asyncio_operator.spark import EnrichmentMetrics, compact_journal, enrich, plan
 from tests.spark.helpers import in_partitions, setting
 from tests.spark.journals import Calls, rows, sources
 from tests.spark.test_streaming import finished, stream, write
@@ -137,46 +136,3 @@ def test_J1_a_plan_says_what_a_journal_saves_and_makes_none(
     assert told.journal_rows == df.where("id < 12").count()
     assert "with an answer in the journal, which saves 12 calls" in " ".join(str(told).split())
     assert calls.new() == []
-
-
-PROGRAM = """
-import os, sys
-from pyspark.sql import SparkSession
-
-from asyncio_operator import ConfigurationError, Journal
-from asyncio_operator.spark import compact_journal, enrich, read_journal
-from enrichers import FunctionEnricher
-
-path, counts = sys.argv[1:]
-
-
-async def look_up(key):
-    with open(counts, "a") as file:
-        file.write(f"{key}\\n")
-    return None if key == 3 else {"x": key, "t": None}
-
-
-source = FunctionEnricher(look_up, "x long, t string")
-spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
-journal = Journal(path)
-for _ in range(2):
-    result = enrich(spark.range(0, 5, numPartitions=2), source, on="id", journal=journal, status_column="how")
-    print([(row.id, row.x, row.how.source) for row in result.collect()])
-print(compact_journal(spark, path).rows_written, read_journal(spark, path).count())
-try:
-    enrich(spark.range(5), source, on="id", journal=Journal(path, identity="other"))
-except ConfigurationError as error:
-    print("it holds answers of" in str(error))
-"""
-
-
-def test_J9_on_connect_the_path_is_the_servers(
-    connect: Callable[..., str], spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
-) -> None:
-    printed = connect(PROGRAM, str(journal.path), str(tmp_path / "calls")).splitlines()
-    assert printed[0] == str([(key, None if key == 3 else key, "call") for key in range(5)])
-    assert printed[1] == str([(key, None if key == 3 else key, "journal") for key in range(5)])
-    assert printed[2:] == ["5 5", "True"]
-    assert calls.new() == ["0", "1", "2", "3", "4"]
-    # The driver of a classic session sees the same journal.
-    assert read_journal(spark, journal).count() == 5

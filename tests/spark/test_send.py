@@ -376,26 +376,3 @@ def test_W1_rows_over_a_budget_are_failures(spark: SparkSession, orders: Orders)
     report = send(table(spark, [1, 2, 3]), enricher, on="id", on_error="keep", budget=budget, capacity=1)
     assert numbers(report) == (2, 0, 1, 0)
     assert orders.ids() == [1, 2]
-
-
-CONNECT = """
-import os, sys
-from pyspark.sql import SparkSession
-from asyncio_operator.spark import send
-from enrichers import HttpEnricher
-
-spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
-url, journal = sys.argv[1:]
-enricher = HttpEnricher(url, key="id", method="POST", schema="x string", json_body={"id": "{id}"})
-df = spark.range(0, 10, numPartitions=2).selectExpr("id % 6 AS id")
-for _ in range(2):
-    report = send(df, enricher, on="id", journal=journal, on_error="keep")
-    print(report.sent, report.refused, report.failed, report.skipped, report.failures.count())
-"""
-
-
-def test_W1_W2_the_same_on_spark_connect(orders: Orders, connect: Callable[..., str], tmp_path: Path) -> None:
-    orders.answers = {4: FakeAnswer("", 400)}
-    told = connect(CONNECT, orders.service.url + "/orders", str(tmp_path / "journal"))
-    assert told.split("\n")[:2] == ["9 1 0 0 1", "0 0 0 10 0"]
-    assert Counter(orders.ids()) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1}
