@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from asyncio_operator.state.descriptors import (
@@ -297,9 +296,12 @@ class LivingEntries(Entries):
     def access(self) -> None:
         self._accessed(self._now())
 
-    def sweep_all(self) -> None:
-        """Removes every expired entry."""
-        clean_up(self.table, self.cleaned, self.backend)
+    def sweep_all(self, copy: Table | None = None) -> None:
+        """Removes every expired entry, of the state or of a copy of it, in batches of bounded size."""
+        now, table = self._now(), self.table if copy is None else copy
+        for _ in range(2):  # What is left of a round that has begun, then a whole one.
+            while table.sweep(REMOVAL_BATCH, now - self._ttl, now) is None:
+                pass
 
     def _sweep(self, count: int, now: int) -> int | None:
         return self.table.sweep(count, now - self._ttl, now)
@@ -318,15 +320,3 @@ class LivingEntries(Entries):
     def _is_touched(self, written: int, now: int) -> bool:
         """Whether a read gives an entry another timestamp."""
         return written != now and (self._touch or written == NOT_BEGUN)
-
-
-def clean_up(table: Table, cleaned: Callable[[Stored], Stored | None], store: Any) -> None:
-    """Puts what is left of each entry in its place, or removes it, in batches of bounded size. `store` makes and takes
-    the batches: a backend, or a database."""
-    rows = ((slot, sub, stored, cleaned(stored)) for slot, sub, stored in table.entries())
-    changes = ((slot, sub, left) for slot, sub, stored, left in rows if left is not stored)
-    while chunk := list(islice(changes, REMOVAL_BATCH)):
-        batch = store.new_batch()
-        for slot, sub, left in chunk:
-            table.stage(batch, slot, [(sub, left)], False)
-        store.commit(batch)

@@ -298,7 +298,7 @@ def test_E7_compaction_by_itself_keeps_what_is_stored_bounded(make):
 def test_E7_a_number_of_entries_is_needed(every):
     with pytest.raises(ConfigurationError, match="CleanupInCompaction"):
         CleanupInCompaction(every=every)
-    with pytest.raises(ConfigurationError, match="CleanupIncrementally goes through"):
+    with pytest.raises(ConfigurationError, match="without CleanupIncrementally"):
         StateTtlConfig(1, cleanup=[CleanupIncrementally(), CleanupInCompaction(every=5)])
 
 

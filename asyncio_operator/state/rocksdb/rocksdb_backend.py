@@ -51,7 +51,6 @@ from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer
 from asyncio_operator.state.snapshot import Row, StateSnapshot, merged_rows
-from asyncio_operator.state.ttl import clean_up
 
 RESTORE_BATCH = 1000  # Entries written at once while restoring, or while time to live is switched.
 
@@ -193,7 +192,7 @@ class RocksDBStateBackend(StateBackend):
             if leaving_out := list(self.lives(CleanupFullSnapshot)):
                 with closing(Database(target, options=self._database.options)) as copy:
                     for name, lives in leaving_out:
-                        clean_up(RocksDBTable(copy, name, self.group_width), lives.cleaned, copy)
+                        lives.sweep_all(RocksDBTable(copy, name, self.group_width))
             return RocksDBSnapshot(target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
