@@ -443,7 +443,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/quota": 3_811,
     "asyncio_operator/services": 1_259,
     "asyncio_operator/spark": 7_546,
-    "asyncio_operator/state": 6_935,
+    "asyncio_operator/state": 6_924,
     "asyncio_operator/telemetry": 507,
     "asyncio_operator/testing": 2_963,
     "asyncio_operator/timers": 1_202,
