@@ -213,11 +213,6 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
-    def when_cut_short(self, call: Callable[[bool], object]) -> None:
-        """Call it in the turn after the run has failed, with True, or was cancelled, with False. Its calls may take
-        longer to end."""
-        self._finished.add_done_callback(lambda end: call(self.failed) if self.failed or end.cancelled() else None)
-
     def _cancelled(self) -> None:
         """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
 

@@ -166,6 +166,7 @@ class LookupPipeline(Asking):
         self.judges = options.judges or options.hedge is not None or self.eager
         # Whether what has come answers later questions too. A cache settles what came for it before it is asked.
         self._remembers = bool(options.remember)
+        self._failing: Callable[[], None] | None = None
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
         # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
@@ -197,14 +198,7 @@ class LookupPipeline(Asking):
         Raises:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
-
-        def cut_short(failed: bool) -> None:
-            # Law O6: calls that ignore their cancellation may take longer, and nothing is delivered meanwhile.
-            self._delivery.close()
-            if failed and failing is not None:
-                failing()
-
-        self._lanes.when_cut_short(cut_short)
+        self._failing = failing
         try:
             with counted(self._name, lambda: self.figures):
                 await self._lanes.run()
@@ -264,7 +258,10 @@ class LookupPipeline(Asking):
             self._read()
 
     def stop(self) -> None:
-        """There is nothing to do."""
+        # Law O6: calls that ignore their cancellation may take longer, and nothing is delivered meanwhile.
+        self._delivery.close()
+        if self._lanes.failed and self._failing is not None:
+            self._failing()
 
     def cut(self, most: int) -> Piece | None:
         self._read()
