@@ -121,7 +121,7 @@ class Attempts(Window):
     def resume(self, flight: Flight) -> None:
         """An element that has failed in an earlier run is due for its next attempt."""
         self._schedule.unfinished += 1
-        self._schedule.again(flight)
+        self._schedule.due.append(flight)
         self.news()
 
     def abandon(self, flight: Flight) -> None:
@@ -413,7 +413,7 @@ class Attempts(Window):
             if self._keys is not None and not flight.late:
                 self._keys.release(flight.entry)
                 if flight.held and not flight.ended:
-                    self._schedule.again(flight)
+                    self._schedule.due.append(flight)
                 flight.held = False
                 self.news()
 
@@ -525,7 +525,7 @@ class Attempts(Window):
             # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
             flight.held = self._keys is not None and flight.late > 0
             if not flight.held:
-                self._schedule.again(flight)
+                self._schedule.due.append(flight)
         self.news()
 
     def _pass_wait(self, flight: Flight, now: float) -> None:

@@ -149,11 +149,6 @@ class Call:
         else:
             self._flights = elements  # type: ignore[assignment]
 
-    @classmethod
-    def joined(cls, calls: Sequence[Call]) -> Call:
-        """One call for the elements of several."""
-        return calls[0] if len(calls) == 1 else cls(tuple([piece for call in calls for piece in call.pieces]))
-
     @property
     def flights(self) -> list[Flight]:
         if self.pieces:

@@ -78,9 +78,6 @@ class Schedule:
             del self._batch[flight]
             self.forming -= 1
 
-    def again(self, flight: Flight) -> None:
-        self.due.append(flight)
-
     def split(self, flights: list[Flight]) -> None:
         """Call the halves of a batch that has failed: what is left of it."""
         for half in filter(None, halves(flights)):
@@ -128,7 +125,7 @@ class Schedule:
         batch, self._batch, self.forming, self.closes = list(self._batch), {}, 0, inf
         runs = [one for one in batch if type(one) is Call]
         if len(runs) == len(batch):
-            return Call.joined(runs), inf
+            return runs[0] if len(runs) == 1 else Call(tuple([piece for run in runs for piece in run.pieces])), inf
         flights: list[Any] = []
         for one in batch:
             flights += one.flights if type(one) is Call else (one,)
