@@ -23,7 +23,7 @@ from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import BudgetExceeded, CircuitOpenError, CoordinatorError, ResultError, members, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker
-from asyncio_operator.policies.local_window import LocalWindow
+from asyncio_operator.policies.rate_limit import LocalWindow
 from asyncio_operator.policies.retry import asked_wait, refusal_wait
 from asyncio_operator.quota.usage import COUNTED, ONE, FreeStarts, Hint, Weights, is_unbilled, weighing
 

@@ -34,7 +34,7 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.operator.intake import ElementSource
 from asyncio_operator.operator.options import OperatorTimers, RunOptions
 from asyncio_operator.operator.outcomes import Buffer, Outcomes
-from asyncio_operator.policies.local_window import ProcessWindow
+from asyncio_operator.policies.rate_limit import ProcessWindow
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues.base import StreamElementQueue
 from asyncio_operator.quota.usage import overridden

@@ -36,8 +36,7 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.local_window import ProcessWindow
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import ProcessWindow, RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD, longest_end
 from asyncio_operator.queues import (

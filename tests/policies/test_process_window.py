@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncio_operator import AsyncWaitOperator, RateLimit
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.policies.local_window import LocalWindow, ProcessWindow
+from asyncio_operator.policies.rate_limit import LocalWindow, ProcessWindow
 from enrichers import FunctionEnricher
 from tests.operator.helpers import now, virtual
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.local_window import LocalWindow
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import LocalWindow, RateLimit
 
 
 def run(spec, wanted):

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncio_operator.checks import seconds
-from asyncio_operator.policies.local_window import LocalWindow
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import LocalWindow, RateLimit
 from asyncio_operator.quota.spec import Budget, Limit
 from asyncio_operator_proof.simulation.scenario import changed
 from tests.simulate.cluster import LATENCY, Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
