@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """A piece of work that lanes share. It has what a window has that takes no limits, and gives no outcomes."""
+    """A piece of work that lanes share. Its attributes are those of the simplest one."""
 
     working = 0  # The number of lanes that work in it, those with calls past their limits excluded. The lanes keep it.
     instant = True  # Whether taking work from it takes no time. Then the end of a call counts as the start of the next.
@@ -35,9 +35,8 @@ class Window:
     # call may take the lanes' `timeout`. Context variables that it sets are seen by the call. An error that this
     # function or a method below raises ends the run.
     begin: Callable[[Any, float], float] | None = None
-    ended: Callable[[float, float], object] | None = (
-        None  # Called after a result, with the time, and that of the start.
-    )
+    # Called when a call has given its result, with the time and when the call started.
+    ended: Callable[[float, float], object] | None = None
     complete: Callable[[Any, Any, float], object]  # Called with a slot, its result, and when its call started.
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
