@@ -186,8 +186,8 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
         raise must_be("backend", backend, "a StateBackend")
     for service in services:
         if isinstance(service, type) or not isinstance(service, CheckpointedService):
-            known = "an InternalTimerService, a TimerServiceManager, a BatchTimerService or InFlightElements(...)"
-            raise must_be("services", service, known)
+            known = "an InternalTimerService, a TimerServiceManager or a BatchTimerService"
+            raise must_be("services", service, f"InFlightElements(operator.snapshot()), {known}")
         if service.state_backend not in (None, backend):
             raise ConfigurationError(
                 f"{service!r} keeps its timers in {service.state_backend!r}, not in {backend!r}: give that backend"

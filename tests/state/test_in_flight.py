@@ -75,7 +75,7 @@ def test_in_flight_elements_refuse_what_is_wrong(tmp_path):
     with pytest.raises(ConfigurationError, match=r"operator\.snapshot\(\)"):
         InFlightElements(wrong)
     wrong = SNAPSHOT
-    with pytest.raises(ConfigurationError, match=r"^services: InFlightElements\(operator\.snapshot\(\)\), an Int"):
+    with pytest.raises(ConfigurationError, match=r"^services is .*InFlightElements\(operator\.snapshot\(\)\), an Int"):
         checkpoint(tmp_path / "saved", HeapStateBackend(), wrong)
     with pytest.raises(StateError, match="cannot be stored"):
         checkpoint(tmp_path / "saved", HeapStateBackend(), InFlightElements(OperatorSnapshot(((object(), 0),))))

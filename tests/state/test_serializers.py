@@ -110,5 +110,5 @@ def test_a_serializer_is_checked_when_the_descriptor_is_made():
 
     wrong: Any
     for wrong in (object(), Nameless(), "json"):
-        with pytest.raises(ConfigurationError, match="serialiser"):
+        with pytest.raises(ConfigurationError, match=r"serializer is .*`deserialize`"):
             ValueStateDescriptor("x", serializer=wrong)
