@@ -18,14 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.arrow import key_index
-from asyncio_operator.arrow.key_arrays import (
-    ascend,
-    canonical_array,
-    distinct,
-    key_array,
-    key_values,
-    python_keys,
-)
+from asyncio_operator.arrow.key_arrays import ascend, canonical_array, distinct, key_array, key_values, python_keys
 from asyncio_operator.arrow.key_index import _SECRET, ArrowKeys, KeyIndex, _mixed, _Search, match
 from tests.arrow.test_key_identity import COLUMNS, names_of, rows_of
 

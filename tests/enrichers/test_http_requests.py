@@ -131,10 +131,7 @@ def test_keys_of_every_type_have_one_form_as_text_and_their_type_in_json(key: An
 
 @pytest.mark.parametrize("key", ["a\r\nX-Admin: 1", "a\0b", "é", "a\tb", " a", "x" * 8001])
 async def test_a_key_that_cannot_stand_in_a_header_is_refused(key: str) -> None:
-    async with (
-        FakeService() as service,
-        asked(service, "/x", headers={"X-Key": "{key}"}) as enricher,
-    ):
+    async with FakeService() as service, asked(service, "/x", headers={"X-Key": "{key}"}) as enricher:
         assert "header" in str(await failure(enricher, key))
         assert service.requests == []
 
@@ -159,10 +156,7 @@ def test_a_composite_key_goes_where_its_parts_are_named() -> None:
 
 
 async def test_L1_a_null_in_any_part_is_a_miss_and_asks_nothing() -> None:
-    async with (
-        FakeService() as service,
-        asked(service, "/{origin}/{hour}", key=("origin", "hour")) as enricher,
-    ):
+    async with FakeService() as service, asked(service, "/{origin}/{hour}", key=("origin", "hour")) as enricher:
         assert await enricher.lookup(("JFK", None)) is None
         assert await enricher.lookup((None, None)) is None
         assert "a tuple of 2 parts, origin, hour" in str(await failure(enricher, "JFK"))

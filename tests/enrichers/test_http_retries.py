@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import (
-    ConfigurationError,
-    ElementTimeoutError,
-    EnricherError,
-    Hedge,
-    Retry,
-)
+from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherError, Hedge, Retry
 from asyncio_operator.enricher import Found, annotate
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.key_batch import Failure, shared

@@ -25,17 +25,7 @@ from asyncio_operator.services import postgres_client, redis_client
 from asyncio_operator.services.causes import StatementTimeoutError
 from asyncio_operator.services.secrets import Secrets
 from enrichers import PostgresEnricher, SqlEnricher
-from enrichers.sql.causes import (
-    BUSY,
-    FULL,
-    LOST,
-    MYSQL,
-    NOT_REACHABLE,
-    STATEMENT,
-    UNKNOWN,
-    VALUE,
-    is_lost,
-)
+from enrichers.sql.causes import BUSY, FULL, LOST, MYSQL, NOT_REACHABLE, STATEMENT, UNKNOWN, VALUE, is_lost
 from enrichers.sql.causes import cause_of as sql_cause
 from enrichers.sql.causes import lookup_error as sql_error
 from tests.enrichers.conftest import Database

@@ -74,10 +74,7 @@ def over_http() -> Iterator[Outside]:
     def answer(request: FakeRequest) -> dict[str, Any]:
         return row(int(request.path.removeprefix("/v/")))
 
-    with (
-        FakeService(handler=answer) as service,
-        Proxy(("127.0.0.1", int(service.url.rpartition(":")[2]))) as proxy,
-    ):
+    with FakeService(handler=answer) as service, Proxy(("127.0.0.1", int(service.url.rpartition(":")[2]))) as proxy:
         yield Outside(
             "http",
             proxy,

@@ -16,15 +16,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Journal
 from asyncio_operator.spark import enrich
 from enrichers import HttpEnricher
-from tests.faults.killed_jobs import (
-    BOUND,
-    LOCAL,
-    KilledJob,
-    Program,
-    Service,
-    kill_at_random_moments,
-    start,
-)
+from tests.faults.killed_jobs import BOUND, LOCAL, KilledJob, Program, Service, kill_at_random_moments, start
 from tests.faults.programs import Kill, kill_family, line_of
 from tests.spark.helpers import in_background, python_workers, wait_until
 

@@ -10,17 +10,7 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import FixedBackoff, Retry
 from asyncio_operator.spark import enrich
-from tests.faults.outsides import (
-    CAPACITY,
-    LASTING,
-    PASSING,
-    RETRY,
-    SILENT,
-    Outside,
-    expected,
-    leaves_nothing,
-    numbers,
-)
+from tests.faults.outsides import CAPACITY, LASTING, PASSING, RETRY, SILENT, Outside, expected, leaves_nothing, numbers
 
 pytestmark = pytest.mark.spark
 

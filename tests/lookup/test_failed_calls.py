@@ -11,13 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from asyncio_operator import (
-    Budget,
-    BudgetExceeded,
-    EnricherError,
-    Hedge,
-    Limit,
-)
+from asyncio_operator import Budget, BudgetExceeded, EnricherError, Hedge, Limit
 from asyncio_operator.enricher import billed, settle
 from asyncio_operator.errors import ConfigurationError, ResultError
 from asyncio_operator.lookup import Lookup

@@ -32,17 +32,7 @@ from asyncio_operator.enricher import Hint, hint, settle
 from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, OK, Batches, Script, retry
-from tests.operator.helpers import (
-    collect,
-    collect_timed,
-    fail,
-    forever,
-    late,
-    now,
-    run_on,
-    same,
-    virtual,
-)
+from tests.operator.helpers import collect, collect_timed, fail, forever, late, now, run_on, same, virtual
 from tests.operator.meter import Meter, metered
 
 

@@ -23,15 +23,7 @@ from asyncio_operator import (
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, EnricherError
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import Act, Batches, Script, retry
-from tests.operator.helpers import (
-    REAL_LOOPS,
-    block,
-    collect,
-    collect_timed,
-    now,
-    run_on,
-    virtual,
-)
+from tests.operator.helpers import REAL_LOOPS, block, collect, collect_timed, now, run_on, virtual
 from tests.operator.meter import Meter, metered
 
 ALL = Hedge(2.0, extra=0.5)

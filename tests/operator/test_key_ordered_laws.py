@@ -10,27 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import (
-    AsyncWaitOperator,
-    Batching,
-    BlockingFunction,
-    FunctionError,
-    Record,
-    Watermark,
-)
+from asyncio_operator import AsyncWaitOperator, Batching, BlockingFunction, FunctionError, Record, Watermark
 from tests.operator.attempts import BAD, Act, Batches, Script, retry
-from tests.operator.helpers import (
-    Source,
-    collect,
-    collect_timed,
-    fail,
-    forever,
-    late,
-    now,
-    process,
-    same,
-    virtual,
-)
+from tests.operator.helpers import Source, collect, collect_timed, fail, forever, late, now, process, same, virtual
 
 
 def key_of(value: Any) -> Any:

@@ -16,13 +16,7 @@ import psutil
 import pytest
 from hypothesis import given
 
-from asyncio_operator import (
-    AsyncWaitOperator,
-    BatchAsyncFunction,
-    Batching,
-    Hedge,
-    RateLimit,
-)
+from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, Batching, Hedge, RateLimit
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from tests.operator.helpers import collect, forever, run_on, same, virtual

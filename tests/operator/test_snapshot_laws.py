@@ -13,25 +13,10 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import (
-    AsyncWaitOperator,
-    ConfigurationError,
-    FunctionError,
-    OperatorSnapshot,
-    Record,
-    Watermark,
-)
+from asyncio_operator import AsyncWaitOperator, ConfigurationError, FunctionError, OperatorSnapshot, Record, Watermark
 from asyncio_operator.loop.thread import loop_thread
 from tests.operator.attempts import BAD, OK, Act, Script, retry, stop
-from tests.operator.helpers import (
-    Source,
-    collect,
-    collect_until,
-    forever,
-    now,
-    same,
-    virtual,
-)
+from tests.operator.helpers import Source, collect, collect_until, forever, now, same, virtual
 
 
 async def restored(snapshot: OperatorSnapshot, rest: Any = (), function: Any = same, **options: Any) -> list[Any]:

@@ -12,14 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, register_lookup
 from enrichers import FunctionEnricher
-from tests.spark.helpers import (
-    FROM_4_1,
-    Hanging,
-    assert_nothing_is_left,
-    hanging_from,
-    hangs_from,
-    through_sql,
-)
+from tests.spark.helpers import FROM_4_1, Hanging, assert_nothing_is_left, hanging_from, hangs_from, through_sql
 
 pytestmark = pytest.mark.spark
 

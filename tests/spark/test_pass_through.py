@@ -64,10 +64,7 @@ def test_X3_C1_every_type_passes_through_whole_repeated_and_filtered(
     columns = known_columns(df)
     assert len(columns) >= 30
     df = df.selectExpr("id", *columns)
-    with (
-        setting(spark, BATCH_SIZE, batch),
-        setting(spark, "spark.sql.execution.arrow.useLargeVarTypes", large),
-    ):
+    with setting(spark, BATCH_SIZE, batch), setting(spark, "spark.sql.execution.arrow.useLargeVarTypes", large):
         before = {row.id: repr(tuple(row)) for row in df.collect()}
         cases: list[tuple[Any, Any]] = [("left", [0, 1, 1, 1, 2, 3, 4, 4, 4, 5]), ("inner", [0, 1, 1, 1, 3, 4, 4, 4])]
         for how, ids in cases:

@@ -13,14 +13,7 @@ import pytest
 from pyspark import RDD, TaskContext
 from pyspark.sql import SparkSession
 
-from asyncio_operator import (
-    AsyncFunction,
-    AsyncWaitOperator,
-    Cache,
-    ConfigurationError,
-    Record,
-    Watermark,
-)
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, Cache, ConfigurationError, Record, Watermark
 from asyncio_operator.spark import enrich, map_partitions
 from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.timers import InternalTimerService, Timer

@@ -26,14 +26,7 @@ from asyncio_operator import (
 from asyncio_operator.spark import EnrichmentMetrics, SendReport, enrich, send
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers import FunctionEnricher, HttpEnricher
-from tests.spark.helpers import (
-    FROM_4_0,
-    in_background,
-    in_partitions,
-    kill_workers,
-    setting,
-    wait_until,
-)
+from tests.spark.helpers import FROM_4_0, in_background, in_partitions, kill_workers, setting, wait_until
 
 RETRY = Retry(3, FixedBackoff(0.0), on="retryable")
 

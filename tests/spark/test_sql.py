@@ -10,14 +10,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
 from enrichers import FunctionEnricher
-from tests.spark.helpers import (
-    BATCH_SIZE,
-    Hanging,
-    assert_nothing_is_left,
-    hanging_from,
-    setting,
-    through_sql,
-)
+from tests.spark.helpers import BATCH_SIZE, Hanging, assert_nothing_is_left, hanging_from, setting, through_sql
 from tests.spark.test_pass_through import known_columns
 from tests.spark.test_rows import enricher
 

@@ -8,13 +8,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, OperatorSnapshot, Record, Watermark
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.state import (
-    HeapStateBackend,
-    InFlightElements,
-    KeyGroupRange,
-    checkpoint,
-    restore_checkpoint,
-)
+from asyncio_operator.state import HeapStateBackend, InFlightElements, KeyGroupRange, checkpoint, restore_checkpoint
 from asyncio_operator.timers import HeapQueues, InternalTimerService
 
 SNAPSHOT = OperatorSnapshot(

@@ -14,13 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.state import (
-    KeyGroupRange,
-    default_max_parallelism,
-    key_group,
-    key_group_range,
-    operator_index,
-)
+from asyncio_operator.state import KeyGroupRange, default_max_parallelism, key_group, key_group_range, operator_index
 from asyncio_operator.state.key_groups import java_string_hash, murmur_in_c, murmur_in_python
 from asyncio_operator.state.keys import serialize_key
 

@@ -25,12 +25,7 @@ from asyncio_operator import Budget, Limit
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.quota.coordinators.addresses import answer, coordinator_of, unused
-from asyncio_operator.quota.coordinators.contract import (
-    ASK_TIMEOUT,
-    Coordinator,
-    LocalCoordinator,
-    States,
-)
+from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.quota.coordinators.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.quota.coordinators.redis import PREFIX, RedisCoordinator
 from asyncio_operator.quota.permits import Permits

@@ -184,7 +184,7 @@ async def test_a_text_that_is_no_state_is_named(text: str) -> None:
     assert server.text == text
 
 
-@pytest.mark.parametrize("workers", [2, 4, 16])
+@pytest.mark.parametrize("workers", [2, 4, 8])
 @virtual
 async def test_G2_G3_workers_at_a_server_that_replies_late_do_not_starve_each_other(workers: int) -> None:
     """Their replies take 0.3 s, so that a lease of a second lasts for one exchange and a half.

@@ -15,13 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import (
-    AsyncFunction,
-    ConfigurationError,
-    FixedBackoff,
-    FunctionError,
-    Retry,
-)
+from asyncio_operator import AsyncFunction, ConfigurationError, FixedBackoff, FunctionError, Retry
 from asyncio_operator.arrow import columns
 from asyncio_operator.arrow.columns import array_of
 from asyncio_operator.loop.channels import AHEAD
