@@ -123,7 +123,7 @@ class Survey:
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
         """The figures of a task over batches of one column, which contains hashes."""
         found, sketch = TaskFigures(partition), Sketch()
-        cache, memory = _LeastRecentlyUsed(self.cache_rows), _LeastRecentlyUsed(self.remembered)
+        cache, memory = OrderedDict[int, None](), OrderedDict[int, None]()
         for batch in batches:
             if found.rows >= self.sample:
                 found.cut = True
@@ -132,8 +132,8 @@ class Survey:
             hashes = column.drop_null().to_numpy().view(np.uint64)
             # In the order of their first row, in which a cache would see them.
             keys = hashes[np.sort(np.unique(hashes, return_index=True)[1])]
-            missed = cache.misses(keys)
-            new = memory.misses(keys) if self.remembered else len(keys)
+            missed = _misses(cache, self.cache_rows, keys)
+            new = _misses(memory, self.remembered, keys) if self.remembered else len(keys)
             found.rows += batch.num_rows
             found.nulls += column.null_count
             found.lookups += len(keys)
@@ -149,25 +149,19 @@ class Survey:
         return found
 
 
-class _LeastRecentlyUsed:
-    """A cache of at most `rows` keys, which drops the least recently used one."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._kept: OrderedDict[int, None] = OrderedDict()
-
-    def misses(self, keys: npt.NDArray[np.uint64]) -> int:
-        """Adds keys, and returns how many of them were not in the cache."""
-        kept, misses = self._kept, 0
-        for key in keys.tolist():
-            if key in kept:
-                kept.move_to_end(key)
-                continue
-            misses += 1
-            kept[key] = None
-            if len(kept) > self._rows:
-                kept.popitem(last=False)
-        return misses
+def _misses(kept: OrderedDict[int, None], most: int, keys: npt.NDArray[np.uint64]) -> int:
+    """Adds keys to a cache of at most so many, which drops the least recently used one. Returns how many were not in
+    it."""
+    misses = 0
+    for key in keys.tolist():
+        if key in kept:
+            kept.move_to_end(key)
+            continue
+        misses += 1
+        kept[key] = None
+        if len(kept) > most:
+            kept.popitem(last=False)
+    return misses
 
 
 class Whole:

@@ -155,12 +155,11 @@ class _Server(ThreadingHTTPServer):
         self._open: set[socket.socket] = set()
         if ":" in host:
             self.address_family = socket.AF_INET6
-        self._room = threading.Semaphore(MOST_CONNECTIONS)
         super().__init__((host, port), _Request)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Whether there is room for a connection. One without room is closed at once."""
-        return self._room.acquire(blocking=False)
+        return len(self._open) < MOST_CONNECTIONS
 
     def server_bind(self) -> None:
         """Not that of `HTTPServer`, which asks DNS for the name of the host, and may wait long for it."""
@@ -175,7 +174,6 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._open.discard(request)
-            self._room.release()
 
     def cut(self) -> None:
         """End all connections: a browser keeps its own, and asks on it for as long as it gets answers."""
@@ -414,38 +412,33 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 Labels = Mapping[str, str]
 
+KINDS = {Kind.ROWS: ("gauge", ""), Kind.NOW: ("gauge", ""), Kind.LATENCIES: ("histogram", "_seconds")}
+"""The types of metrics that are no counters, and the ends of their names."""
+
 
 def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str, int], budgets: Iterable[Any]) -> str:
     """The text. `in_flight` has the calls that run now, by the label of their lookup; `budgets` are as the live page
     has them."""
-    of = [({"lookup": lookup.label}, figures) for lookup, figures in lookups]
     lines: list[str] = []
     for name, figure in FIGURES.items():
-        if figure.kind is Kind.ROWS:
-            lines += _family(name, "gauge", figure.help, ((name, labels, getattr(one, name)) for labels, one in of))
-        elif figure.kind is Kind.NOW:
-            now = ((name, labels, in_flight.get(labels["lookup"], 0)) for labels, _ in of)
-            lines += _family(name, "gauge", figure.help, now)
-        elif figure.kind is Kind.LATENCIES:
-            full = f"{name}_seconds"
-            samples = (sample for labels, one in of for sample in _buckets(full, labels, getattr(one, name)))
-            lines += _family(full, "histogram", figure.help, samples)
-        else:
-            full = f"{name}_total"
-            counts: list[tuple[str, Labels, float]] = []
-            for labels, one in of:
-                value = getattr(one, name)
-                if isinstance(value, Mapping):  # A number for each type of error.
-                    counts += ((full, labels | {"type": kind}, count) for kind, count in value.items())
-                else:
-                    counts.append((full, labels, value))
-            lines += _family(full, "counter", figure.help, counts)
+        kind, suffix = KINDS.get(figure.kind, ("counter", "_total"))
+        full, samples = name + suffix, list[tuple[str, Labels, float]]()
+        for lookup, figures in lookups:
+            labels = {"lookup": lookup.label}
+            value = in_flight.get(lookup.label, 0) if figure.kind is Kind.NOW else getattr(figures, name)
+            if isinstance(value, Histogram):
+                samples += _buckets(full, labels, value)
+            elif isinstance(value, Mapping):  # A number for each type of error.
+                samples += ((full, labels | {"type": error}, count) for error, count in value.items())
+            else:
+                samples.append((full, labels, value))
+        lines += _family(full, kind, figure.help, samples)
     units = [
         ({"budget": one["name"], "unit": unit}, amounts) for one in budgets for unit, amounts in one["units"].items()
     ]
     for name in ("allowed", "used", "reserved", "refused"):
-        samples = ((f"budget_{name}", labels, amounts[name]) for labels, amounts in units)
-        lines += _family(f"budget_{name}", "gauge", f"Units of a budget: {name}", samples)
+        of_units = ((f"budget_{name}", labels, amounts[name]) for labels, amounts in units)
+        lines += _family(f"budget_{name}", "gauge", f"Units of a budget: {name}", of_units)
     return "\n".join([*lines, ""])
 
 

@@ -151,6 +151,8 @@ class Layout:
         return list(self.found)[: len(self.found) - self.hidden]
 
 
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
 NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)  # The segments of a batch without event time. Nothing reads them.
 
 
@@ -158,19 +160,18 @@ CHECK_EVERY = 16  # One batch of this number shows whether keys repeat in those 
 MOSTLY_DISTINCT = 0.75  # The share of distinct keys above which the search for duplicates costs more than it saves.
 
 
+@dataclass(slots=True, eq=False)
 class Rows:
-    """A batch of rows, with the number of each row's key (-1 if a part of it is null), and which rows have left."""
+    """A batch of rows, and which of them have left."""
 
-    __slots__ = ("batch", "key_of", "keys_left", "keys_ready", "left", "number", "segments")
-
-    def __init__(self, batch: pa.RecordBatch, key_of: Ints, number: int, segments: Ints) -> None:
-        self.number = number  # Of the batch in its partition, from 0.
-        self.segments = segments  # With event time, the segment number of each row.
-        self.batch = batch
-        self.key_of = key_of
-        # `keys_ready` had an outcome when it was last asked which rows may leave.
-        self.keys_left = self.keys_ready = 0
-        self.left = np.zeros(batch.num_rows, dtype=np.bool_)
+    batch: pa.RecordBatch
+    key_of: Ints  # The number of each row's key; -1 if a part of it is null.
+    number: int  # Of the batch in its partition, from 0.
+    segments: Ints  # With event time, the segment number of each row.
+    left: Mask
+    # `keys_ready` had an outcome when it was last asked which rows may leave.
+    keys_left: int = 0
+    keys_ready: int = 0
 
 
 class Enrichment:
@@ -238,7 +239,8 @@ class Enrichment:
         keys = ArrowKeys(array)
         if deduplicate:
             self._repeat = len(keys) < MOSTLY_DISTINCT * batch.num_rows
-        return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments), ascend(columns))
+        rows = Rows(batch, codes, number, segments, left=np.zeros(batch.num_rows, dtype=np.bool_))
+        return KeyBatch(keys, batch.num_rows, rows, ascend(columns))
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.
@@ -376,9 +378,6 @@ def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tup
         missed = statuses_of(outcomes, np.where(fates == FOUND, MISSING, fates))
         statuses = pa.concat_arrays([statuses, missed])
     return statuses, of_row
-
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Segmenter:
