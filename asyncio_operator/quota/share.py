@@ -32,11 +32,18 @@ from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.retry import LONGEST_WAIT
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.quota.caps import problem
-from asyncio_operator.quota.coordinators.addresses import answer, coordinator_of, elsewhere, unused
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.quota.coordinators.addresses import (
+    Coordinator,
+    LocalCoordinator,
+    States,
+    answer,
+    coordinator_of,
+    elsewhere,
+    unused,
+)
 from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.spec import Budget, definition, warn_unweighed
-from asyncio_operator.quota.terms import FORGOTTEN
+from asyncio_operator.quota.terms import ASK_TIMEOUT, FORGOTTEN
 from asyncio_operator.quota.usage import ONE, FreeStarts, Hint, Weigh, Weights
 
 logger = logging.getLogger("asyncio_operator.budget")

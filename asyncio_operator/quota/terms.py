@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]  # A JSON object: its values are texts, numbers, booleans, None, lists and objects.
+
+Answer = Callable[[Any, Json, float, bool], tuple[Any, Json]]
+"""State, message, the coordinator's seconds, and whether its server has written no earlier state; the new state and the
+reply. The state is None if it may have been lost, empty if there was never one, and else what was returned as the last
+one, or its JSON."""
+
+ASK_TIMEOUT = 2.0
+"""Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
 
 VERSION = 1
 """Of the messages between workers and coordinators, and of the states of budgets: 1 until the first release, and then

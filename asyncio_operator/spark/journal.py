@@ -25,7 +25,7 @@ from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
 from asyncio_operator.journal.options import Journal, Location
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark.driver.journaled import Contents, at_place, contents_of, latest, quoted
-from asyncio_operator.spark.driver.sessions import described
+from asyncio_operator.spark.worker.versions import described
 
 BUCKET = 64 * MEGABYTE
 """Bytes of rows that one task of a compaction has in memory. Ordering them takes about four times as much."""

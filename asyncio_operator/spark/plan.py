@@ -43,9 +43,9 @@ from asyncio_operator.spark.driver.forecast import (
     worked_off,
 )
 from asyncio_operator.spark.driver.journaled import without_known
-from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics, checked_metrics
 from asyncio_operator.spark.worker.links import EnrichTask
+from asyncio_operator.spark.worker.versions import described
 from asyncio_operator.trace import Trace
 
 SAMPLE = 1_000_000  # Default of `sample`: half a second of work for each task, and all rows of most partitions.

@@ -25,8 +25,7 @@ from asyncio_operator import (
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.quota.account import answer
-from asyncio_operator.quota.coordinators.addresses import coordinator_of
-from asyncio_operator.quota.coordinators.contract import LocalCoordinator, States
+from asyncio_operator.quota.coordinators.addresses import LocalCoordinator, States, coordinator_of
 from asyncio_operator.quota.share import LONGEST_ASK, Reservation, Share, shares
 from asyncio_operator.quota.terms import Json
 from asyncio_operator.quota.usage import Hint

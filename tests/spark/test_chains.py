@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, StageLookups, enrich, enrich_with, lookups_of, plan
-from asyncio_operator.spark.driver.sessions import DESCRIPTION, described
 from asyncio_operator.spark.enrich import _chains
+from asyncio_operator.spark.worker.versions import DESCRIPTION, described
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher, TableEnricher, enricher
 from tests.spark.helpers import in_partitions, setting, wait_until

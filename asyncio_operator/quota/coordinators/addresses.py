@@ -2,21 +2,26 @@
 
 The states of budgets without an address are kept in the memory of the process. On the driver of a Spark application,
 the workers reach the same states over its service.
+
+A coordinator stores a state and puts messages in order. It decides nothing: one pure function, `Answer`, makes the new
+state and the reply, with the coordinator's own time. A message is applied at most once. If its reply is lost, nothing
+says whether it was applied, and it must not be sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
+from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, StateError, shown_address
 from asyncio_operator.lazy import member
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.quota.spec import SCHEMES, Budget, definition
-from asyncio_operator.quota.terms import Json, Terms
+from asyncio_operator.quota.terms import ASK_TIMEOUT, Answer, Json, Terms
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 
 if TYPE_CHECKING:
@@ -28,7 +33,78 @@ REDIS = "asyncio_operator.quota.coordinators.redis"
 POSTGRES = "asyncio_operator.quota.coordinators.postgres"
 
 Address = str | Callable[[], str]  # Of a server, or a function that returns it.
+MANY_STATES = 256  # States that a process keeps without a look at which of them are still used.
 KEPT = 60.0  # Seconds for which the state of a budget is kept that is no longer used, beside its longest window.
+
+
+class Coordinator(Protocol):
+    """One budget at one coordinator, used by one process. Nothing is opened before the first `ask`. `shown` names the
+    coordinator in messages, without secrets."""
+
+    shown: str
+
+    async def ask(self, message: Json) -> Json:
+        """The reply to a message. It takes at most a few times `ASK_TIMEOUT`, and one `ask` runs at a time.
+        CoordinatorError if there is no reply: the message may have been applied or not."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections. Another `ask` opens new ones."""
+        ...
+
+
+class States:
+    """The states of budgets in the memory of a process, by name. Any thread may use it. States of which `unused` says
+    that they say no more than none would go when there are many: a `rate_limit` makes one for each DataFrame."""
+
+    def __init__(
+        self, answer: Answer, clock: Clock = monotonic, unused: Callable[[Any, float], bool] = lambda *_: False
+    ) -> None:
+        self._answer = answer
+        self._clock = clock
+        self._unused = unused
+        self._states: dict[str, Any] = {}
+        self._room = MANY_STATES
+        self._lock = threading.Lock()
+
+    def ask(self, name: str, message: Json) -> Json:
+        """The reply to a message for the budget with that name."""
+        with self._lock:
+            now = self._clock()
+            if name not in self._states and len(self._states) >= self._room:
+                self._states = {
+                    name: state for name, state in self._states.items() if not (state and self._unused(state, now))
+                }
+                self._room = max(MANY_STATES, 2 * len(self._states))
+            self._states[name], reply = self._answer(self._states.get(name, {}), message, now, False)
+            return reply
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._states
+
+    def forget_all(self) -> None:
+        """Drop all states, as when a new application begins while leases of the last one may still hold."""
+        with self._lock:
+            self._states = dict.fromkeys(self._states)
+
+
+class LocalCoordinator:
+    """A budget of this process only."""
+
+    shown = "this process"
+
+    def __init__(self, states: States, name: str) -> None:
+        self._states = states
+        self._name = name
+
+    async def ask(self, message: Json) -> Json:
+        return self._states.ask(self._name, message)
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def answer(state: Any, message: Json, now: float, new_server: bool) -> tuple[Any, Json]:

@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import CoordinatorError
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Answer
-from asyncio_operator.quota.terms import Json
+from asyncio_operator.quota.terms import ASK_TIMEOUT, Answer, Json
 from asyncio_operator.services.causes import Cause, caused, own_words
 from asyncio_operator.services.secrets import Secrets
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from asyncio_operator.errors import shown_address
 from asyncio_operator.hints import needs
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Answer
 from asyncio_operator.quota.coordinators.exchange import ServerCoordinator, Stored
+from asyncio_operator.quota.terms import ASK_TIMEOUT, Answer
 
 with needs("a budget in Redis", "redis", "redis"):
     from redis.exceptions import ConnectionError as LostConnectionError

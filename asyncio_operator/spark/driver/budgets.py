@@ -29,8 +29,8 @@ from asyncio_operator.quota.coordinators.addresses import check_address, states
 from asyncio_operator.quota.spec import Budget, definition, reaches, warn_once, warn_unweighed
 from asyncio_operator.quota.usage import COUNTED, Weigh, Weights, checked_weights, overridden
 from asyncio_operator.spark.driver.driver_service import driver_address
-from asyncio_operator.spark.driver.sessions import context_of, described
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, DriverCoordinator
+from asyncio_operator.spark.worker.versions import context_of, described
 
 LAST_WORD = 0.5  # Seconds in which a worker has said that it uses a budget no longer, after its last task.
 MANY = 100_000  # The number of rows of a DataFrame that Spark splits into as many partitions as it has cores.

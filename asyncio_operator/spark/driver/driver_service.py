@@ -29,8 +29,8 @@ from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.quota.coordinators.addresses import states
 from asyncio_operator.spark.driver import ledger
-from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_wire import BUDGETS, FIGURES, DriverAddress, WireError, abort, greet_worker
+from asyncio_operator.spark.worker.versions import context_of
 
 logger = logging.getLogger("asyncio_operator.driver")
 

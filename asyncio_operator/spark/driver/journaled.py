@@ -36,9 +36,9 @@ from asyncio_operator.journal.identity import identity_of, open_journal, read_de
 from asyncio_operator.journal.options import GS, HDFS, LOCAL, S3, Journal, Location
 from asyncio_operator.journal.storage import Place, ask_place, in_parallel, open_place
 from asyncio_operator.spark.driver.columns import key_types, plain_text, spark_schema
-from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
+from asyncio_operator.spark.worker.versions import context_of
 
 _generations: Counter[str] = Counter()
 """How often journals were found empty, by place. Workers note which answers of their caches a journal has. One that was

@@ -34,8 +34,8 @@ from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.figures import FIGURES, Figures, Kind
 from asyncio_operator.quota.spec import Budget
-from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.reporting import Destination, MicroBatch, Origin, Reports, TaskReport, Tracing
+from asyncio_operator.spark.worker.versions import context_of
 from asyncio_operator.trace import Trace
 
 RECENT = 100

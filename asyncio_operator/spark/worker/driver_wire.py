@@ -24,8 +24,7 @@ from typing import Any
 
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT
-from asyncio_operator.quota.terms import Json
+from asyncio_operator.quota.terms import ASK_TIMEOUT, Json
 
 BUDGETS, FIGURES = "budgets", "figures"  # The topics of questions.
 

@@ -1,4 +1,5 @@
-"""What differs between the versions of PySpark, from 3.5 on. No other module depends on the version.
+"""What differs between the versions of PySpark, from 3.5 on, and between a classic session, which has a driver in this
+process, and Spark Connect, which has none. No other module depends on the version.
 
 since 4.0   The analysis of a table function has `AnalyzeArgument` and `AnalyzeResult`. `from_arrow_type` knows binaries
             and lists of a fixed size. `to_arrow_type` can refuse a struct with two fields of one name. A DataFrame of
@@ -10,12 +11,15 @@ since 4.3   `to_arrow_type` takes the time zone of timestamps. Before, it was UT
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
 import pyspark
-from pyspark.sql import DataFrame, functions, udtf
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession, functions, udtf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.types import DataType, StructField, StructType
@@ -94,3 +98,28 @@ def is_dataframe(thing: object) -> bool:
 def too_old(face: str, instead: str) -> ConfigurationError:
     """The error of a function that needs functions over Arrow batches; `instead` says what works without them."""
     return ConfigurationError(f"{face} needs PySpark 4.1 or newer, and this is {pyspark.__version__}; {instead}")
+
+
+DESCRIPTION = "spark.job.description"
+
+
+def context_of(spark: SparkSession) -> SparkContext | None:
+    """The context of a session, whose driver is this process; None on Spark Connect."""
+    try:
+        return spark.sparkContext
+    except Exception:  # Each version of Spark Connect has its own error.
+        return None
+
+
+@contextmanager
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Jobs that this thread runs here have this description in Spark's UI, unless the user has set one."""
+    context = context_of(spark)
+    if context is None or context.getLocalProperty(DESCRIPTION) is not None:
+        yield
+        return
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context._jsc.setLocalProperty(DESCRIPTION, None)

@@ -8,7 +8,8 @@ from typing import Any
 
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.quota.account import answer
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, States
+from asyncio_operator.quota.coordinators.addresses import States
+from asyncio_operator.quota.terms import ASK_TIMEOUT
 from asyncio_operator_proof.simulation.scenario import Coordinator as Behaviour
 from asyncio_operator_proof.simulation.world import World
 from asyncio_operator_proof.simulation.writing import Notes
@@ -35,7 +36,7 @@ class SimulatedCoordinator:
 
 
 class Client:
-    """See `Coordinator` in `coordinators.contract`."""
+    """See `Coordinator` in `coordinators.addresses`."""
 
     shown = "the simulated coordinator"
 

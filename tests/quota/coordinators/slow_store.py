@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from asyncio_operator.quota.coordinators.contract import Answer
 from asyncio_operator.quota.coordinators.exchange import ServerCoordinator, Stored
+from asyncio_operator.quota.terms import Answer
 from asyncio_operator.services.causes import Cause
 from asyncio_operator.services.secrets import Secrets
 from tests.operator.helpers import now

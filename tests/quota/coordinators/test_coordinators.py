@@ -24,13 +24,19 @@ import pytest
 from asyncio_operator import Budget, Limit
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
-from asyncio_operator.quota.coordinators.addresses import answer, coordinator_of, unused
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.quota.coordinators.addresses import (
+    Coordinator,
+    LocalCoordinator,
+    States,
+    answer,
+    coordinator_of,
+    unused,
+)
 from asyncio_operator.quota.coordinators.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.quota.coordinators.redis import PREFIX, RedisCoordinator
 from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.spec import definition
-from asyncio_operator.quota.terms import SETTLING, VERSION, Json
+from asyncio_operator.quota.terms import ASK_TIMEOUT, SETTLING, VERSION, Json
 from asyncio_operator.spark.driver.driver_service import DriverService
 from asyncio_operator.spark.worker.driver_wire import (
     BUDGETS,

@@ -11,9 +11,8 @@ import pytest
 
 from asyncio_operator import Budget, CoordinatorError, Limit
 from asyncio_operator.quota.account import answer
-from asyncio_operator.quota.coordinators.contract import ASK_TIMEOUT
 from asyncio_operator.quota.share import Share
-from asyncio_operator.quota.terms import Json
+from asyncio_operator.quota.terms import ASK_TIMEOUT, Json
 from tests.operator.helpers import now, virtual
 from tests.quota.coordinators.slow_store import Server, SlowCoordinator
 from tests.quota.test_share import Run
