@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from asyncio_operator.policies.retry import FixedBackoff as FixedBackoff
     from asyncio_operator.policies.retry import Retry as Retry
     from asyncio_operator.quota.spec import Budget as Budget
+    from asyncio_operator.quota.spec import BudgetStatistics as BudgetStatistics
     from asyncio_operator.quota.spec import Limit as Limit
-    from asyncio_operator.quota.statistics import BudgetStatistics as BudgetStatistics
-    from asyncio_operator.quota.statistics import UnitStatistics as UnitStatistics
+    from asyncio_operator.quota.spec import UnitStatistics as UnitStatistics
     from asyncio_operator.state.rocksdb_options import RocksDBOptions as RocksDBOptions
 
 __version__ = "0.1.0"
@@ -55,8 +55,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "asyncio_operator.quota.spec": "Budget Limit",
-            "asyncio_operator.quota.statistics": "BudgetStatistics UnitStatistics",
+            "asyncio_operator.quota.spec": "Budget BudgetStatistics Limit UnitStatistics",
             "asyncio_operator.elements": "OperatorSnapshot Record Watermark",
             "asyncio_operator.enricher": "Enricher",
             "asyncio_operator.errors": (

@@ -29,7 +29,7 @@ from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.spark import enrich
-from asyncio_operator.spark.driver.journaled import contents_of
+from asyncio_operator.spark.journal import contents_of
 from benchmarks import Row, Rows
 from enrichers import FunctionEnricher
 from examples.stage import local_spark, workspace

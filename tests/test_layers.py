@@ -54,7 +54,7 @@ LAYERS = (
     core("queues", "asyncio random asyncio_operator.clock"),
     core("view watermarks metrics figures", "asyncio random"),
     core(
-        "quota.account quota.caps quota.permits quota.resources quota.sharing quota.spec quota.state quota.statistics "
+        "quota.account quota.caps quota.permits quota.resources quota.spec quota.state "
         "quota.terms quota.usage quota.window",
         "asyncio random",
     ),

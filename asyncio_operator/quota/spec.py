@@ -1,4 +1,4 @@
-"""What a budget allows: limits in units, calls in flight, and what may be spent.
+"""What a budget allows: limits in units, calls in flight, and what may be spent; and what it shows of their use.
 
 A budget is a specification: it is checked when it is made, compared by value, and travels to the workers. The state of
 a budget, how much of it is used, is kept by a coordinator.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +29,6 @@ from asyncio_operator.checks import (
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, function_name, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.quota.statistics import BudgetStatistics
 from asyncio_operator.quota.usage import COUNTED
 
 logger = logging.getLogger("asyncio_operator.budget")
@@ -89,6 +89,82 @@ class Limit:
     def __hash__(self) -> int:
         # Without the unit: a limit of calls equals a RateLimit, whose hash is this one.
         return hash((self.rate, self.per, self.burst))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStatistics:
+    """One unit of a budget, over all tasks.
+
+    Attributes:
+        allowed: how much may be used: in total if the unit has a spend limit, else in the window of its tightest limit.
+        used: how much of that is used: in total, or in the last window.
+        reserved: how much is held by calls that run (spend), or is granted to tasks and did not start yet.
+        refused: the number of calls that were refused with `BudgetExceeded` because of this unit.
+        hint: what the source said last of this unit: a mapping with ``limit``, ``remaining``, ``reset_after`` (seconds
+            from now) where it said so; None if it said nothing that still holds.
+    """
+
+    allowed: float
+    used: float
+    reserved: float
+    refused: int
+    hint: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatistics:
+    """A budget at one moment, over all tasks.
+
+    Attributes:
+        units: each unit that the budget limits; ``in_flight`` for calls in flight.
+        workers: the number of workers that were heard of in the last seconds.
+        paused_for: seconds for which nothing starts, because the source asked for it (``Retry-After``); else 0.
+    """
+
+    units: Mapping[str, UnitStatistics]
+    workers: int
+    paused_for: float
+
+    def show(self) -> None:
+        """Print a table of at most 100 columns: what is used of each unit, and what the source said of it."""
+        from asyncio_operator.view.tables import WIDTH, text_table
+
+        head, rows, remark = self._table()
+        print(text_table(head, rows))
+        print(textwrap.fill(remark, WIDTH))
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        # Imported where it is needed: workers have these figures too, and show none.
+        from asyncio_operator.view.tables import html_table
+
+        return html_table(*self._table())
+
+    def _table(self) -> tuple[list[str], list[tuple[str, list[str]]], str]:
+        """The titles of the columns, the rows, and a remark. What the source says has columns only if it said it of
+        some unit."""
+        from asyncio_operator.view.tables import amount
+
+        said = {name for one in self.units.values() for name in one.hint or {}}
+        titles = {"limit": "source's limit", "remaining": "remaining", "reset_after": "reset after"}
+        rows = []
+        for unit, one in self.units.items():
+            row = [amount(one.allowed), amount(one.used), amount(one.reserved), f"{one.refused:,}"]
+            for name in [name for name in titles if name in said]:
+                value = (one.hint or {}).get(name)
+                row.append("" if value is None else f"{value:,.1f} s" if name == "reset_after" else amount(value))
+            rows.append((unit, row))
+        remark = f"{self.workers:,} worker" + "s" * (self.workers != 1) + "."
+        if self.paused_for:
+            remark += f" No call starts for {self.paused_for:,.1f} s, because the source asked for it."
+        head = ["allowed", "used", "reserved", "refused", *(titles[name] for name in titles if name in said)]
+        return head, rows, remark
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> BudgetStatistics:
+        """From the JSON of a coordinator."""
+        units = {unit: UnitStatistics(**values) for unit, values in reply["units"].items()}
+        return cls(units, reply["workers"], reply["paused_for"])
 
 
 @dataclass(frozen=True, slots=True, init=False)

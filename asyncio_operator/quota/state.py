@@ -221,3 +221,38 @@ class State:
 def windows_of(terms: Terms, now: float) -> list[Window]:
     """Empty windows."""
     return [Window(limit, limit.per / GRAINS, terms.lease, now) for limit in terms.limits]
+
+
+def statistics(state: State, now: float) -> Json:
+    """The fields of `BudgetStatistics` as JSON."""
+    units: Json = {}
+    workers = state.active(now)
+    for place, window in enumerate(state.windows):
+        unit, rate, _, burst = window.limit
+        held = sum(worker.held[place] for worker in workers)
+        used = max(0.0, window.used - held)
+        # Of several limits of a unit, the one that has least left.
+        last = units.get(unit)
+        if last is None or rate + burst - used - held < last["allowed"] - last["used"] - last["reserved"]:
+            units[unit] = _unit(rate + burst, used, held)
+    if state.terms.in_flight is not None:
+        units["in_flight"] = _unit(state.terms.in_flight, sum(worker.slots for worker in workers), 0)
+    for unit, most in state.terms.spend.items():
+        held = sum(worker.spend.get(unit, 0.0) for worker in state.workers.values())
+        units[unit] = _unit(most, state.spent.get(unit, 0.0), held)
+    for unit, refused in state.refused.items():
+        if unit in units:
+            units[unit]["refused"] = refused
+    for unit, cap in state.caps.items():
+        if now < cap.shown_until:
+            hint = dict(cap.hint)
+            if "reset_after" in hint:
+                hint["reset_after"] -= now - cap.heard
+            units.setdefault(unit, _unit(0.0, 0.0, 0.0))["hint"] = hint
+    return {"units": units, "workers": len(workers), "paused_for": max(0.0, state.paused - now, state.ready - now)}
+
+
+def _unit(allowed: float, used: float, reserved: float) -> Json:
+    # Sums of floats have rounding errors, and a call that says nothing of a unit weighs next to nothing.
+    used, reserved = (0.0 if abs(one) < 1e-9 * allowed else float(f"{one:.12g}") for one in (used, reserved))
+    return {"allowed": allowed, "used": used, "reserved": reserved, "refused": 0, "hint": None}

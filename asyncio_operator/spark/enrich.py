@@ -48,7 +48,7 @@ from asyncio_operator.spark.driver.build_task import (
     enrich_task,
 )
 from asyncio_operator.spark.driver.columns import On, key_columns, plain_text, require_dataframe, session_zone
-from asyncio_operator.spark.driver.journaled import Join, with_journal
+from asyncio_operator.spark.journal import Join, with_journal
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reported
 from asyncio_operator.spark.worker.links import ChainTask, EnrichTask, stage_name
 from asyncio_operator.spark.worker.versions import is_dataframe

@@ -42,7 +42,7 @@ from asyncio_operator.spark.driver.forecast import (
     weights_of,
     worked_off,
 )
-from asyncio_operator.spark.driver.journaled import without_known
+from asyncio_operator.spark.journal import without_known
 from asyncio_operator.spark.metrics import EnrichmentMetrics, checked_metrics
 from asyncio_operator.spark.worker.links import EnrichTask
 from asyncio_operator.spark.worker.versions import described

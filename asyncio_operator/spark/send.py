@@ -54,7 +54,7 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.quota.spec import Budget
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On, key_positions, plain_text, require_dataframe, spark_schema
-from asyncio_operator.spark.driver.journaled import Join, shuffle_partitions, with_journal
+from asyncio_operator.spark.journal import Join, shuffle_partitions, with_journal
 from asyncio_operator.spark.metrics import EnrichmentMetrics, reported
 from asyncio_operator.spark.worker.links import EnrichTask, enriched, stage_name
 from asyncio_operator.spark.worker.versions import context_of, described

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from asyncio_operator import Budget, Limit
+from asyncio_operator.quota.account import TURN
 from asyncio_operator.quota.permits import Permits
-from asyncio_operator.quota.sharing import TURN
 from tests.quota.helpers import Coordinator, most_in_a_window
 from tests.simulate.budget import SCENARIOS, Scenario, always, run
 from tests.simulate.cluster import Cluster, Network

@@ -25,7 +25,7 @@ from asyncio_operator.journal.storage import Disk, Entry, open_place
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, enrich, read_journal, register_lookup
-from asyncio_operator.spark.driver.journaled import most_broadcast
+from asyncio_operator.spark.journal import most_broadcast
 from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask, TaskJournal
 from asyncio_operator.state.entries import ABSENT

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import asyncio_operator.spark.journal as journaled
 from asyncio_operator import ConfigurationError, Journal, StateError
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import METADATA, JournalError
@@ -22,8 +23,7 @@ from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark import compact_journal, enrich, read_journal
-from asyncio_operator.spark.driver import journaled
-from asyncio_operator.spark.driver.journaled import Contents
+from asyncio_operator.spark.journal import Contents
 from enrichers import FunctionEnricher
 from tests.journal.helpers import answers_of, batch, described, write
 from tests.spark.helpers import in_background, setting

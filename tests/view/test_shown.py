@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Budget, Latency, OperatorStatistics
 from asyncio_operator.figures import rows_of_figures
-from asyncio_operator.quota.statistics import BudgetStatistics, UnitStatistics
+from asyncio_operator.quota.spec import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
 from asyncio_operator.trace import Trace
 from asyncio_operator.view.progress import Bar, Moment, Text, Watch, display_here

@@ -122,7 +122,7 @@ class TaskJournal(KnownAnswers):
 
     def recall(self, batch: KeyBatch, column: pa.StructArray) -> None:
         """Set the outcomes of the keys whose answers came with the rows. The payload of the batch has the number of
-        each row's key; the column has the known answer of each row (see `driver.journaled`)."""
+        each row's key; the column has the known answer of each row (see `spark.journal`)."""
         codes: Ints = batch.payload.key_of
         # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
         first = np.zeros(len(batch.keys) + 1, np.int64)

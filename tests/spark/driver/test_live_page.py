@@ -18,7 +18,7 @@ import pytest
 
 from asyncio_operator import Budget, ConfigurationError, Limit
 from asyncio_operator.figures import Figures
-from asyncio_operator.quota.statistics import BudgetStatistics, UnitStatistics
+from asyncio_operator.quota.spec import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import LivePage
 from asyncio_operator.spark.driver import live_page
 from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, MOST_TASKS, Ledger, Lookup
