@@ -7,8 +7,7 @@ import random
 from typing import Any
 
 from asyncio_operator.errors import CoordinatorError
-from asyncio_operator.quota.account import answer
-from asyncio_operator.quota.coordinators.addresses import States
+from asyncio_operator.quota.coordinators.addresses import States, answer
 from asyncio_operator.quota.terms import ASK_TIMEOUT
 from asyncio_operator_proof.simulation.scenario import Coordinator as Behaviour
 from asyncio_operator_proof.simulation.world import World
