@@ -150,8 +150,8 @@ class Survey:
 
 
 def _misses(kept: OrderedDict[int, None], most: int, keys: npt.NDArray[np.uint64]) -> int:
-    """Adds keys to a cache of at most so many, which drops the least recently used one. Returns how many were not in
-    it."""
+    """Adds keys to a cache of at most `most` keys, which drops the least recently used one. Returns how many were not
+    in it."""
     misses = 0
     for key in keys.tolist():
         if key in kept:
