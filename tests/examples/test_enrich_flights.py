@@ -172,9 +172,9 @@ def expected_flights(rows: int) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
-        (signal.SIGINT, "Reading the flights"),
+        pytest.param(signal.SIGINT, "Reading the flights", marks=pytest.mark.faults),
         (signal.SIGINT, "Starting PostgreSQL"),
-        (signal.SIGHUP, "Loading planes"),
+        pytest.param(signal.SIGHUP, "Loading planes", marks=pytest.mark.faults),
         pytest.param(signal.SIGTERM, "Starting Spark", marks=pytest.mark.faults),
         pytest.param(signal.SIGINT, "Enriching", marks=pytest.mark.faults),
     ],

@@ -179,6 +179,7 @@ for _ in range(8):
 """Writes values faster than RocksDB writes them to files, until the disk is full, and then looks for all of them."""
 
 
+@pytest.mark.faults
 def test_S11_S14_a_write_to_a_full_disk_is_an_error_and_does_not_wait_for_ever(disk: Disk, tmp_path: Path) -> None:
     # In a process of its own, because what waits inside of RocksDB cannot be interrupted.
     program = [sys.executable, "-c", FILL, str(disk.path), str(tmp_path / "copy")]

@@ -70,7 +70,8 @@ def test_a_function_that_blocks_the_loop_for_ever_ends_with_its_job(
     assert_workers_are_clean(spark)
 
 
-@pytest.mark.parametrize("on_error", [pytest.param("fail", marks=pytest.mark.faults), "null"])
+@pytest.mark.faults
+@pytest.mark.parametrize("on_error", ["fail", "null"])
 def test_a_function_that_swallows_its_cancellation_is_late_all_the_same(spark: SparkSession, on_error: Any) -> None:
     async def look(key: int) -> Any:
         if key % 10 == 3:
@@ -137,7 +138,7 @@ def test_calls_that_never_end_and_hold_all_places_hold_up_the_job_until_it_is_ca
     assert_workers_are_clean(spark)
 
 
-@pytest.mark.parametrize("leak", ["task", "thread"])
+@pytest.mark.parametrize("leak", ["task", pytest.param("thread", marks=pytest.mark.faults)])
 def test_what_a_function_leaks_costs_no_row_and_is_found_until_it_is_over(
     spark: SparkSession, tmp_path: Path, leak: str
 ) -> None:

@@ -20,10 +20,9 @@ from tests.faults.killed_jobs import BOUND, LOCAL, KilledJob, Program, Service, 
 from tests.faults.programs import Kill, kill_family, line_of
 from tests.spark.helpers import in_background, python_workers, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("victims", ["workers", "executors", "drivers"])
 def test_J2_processes_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp_path: Path, victims: str) -> None:
     """Asserted: no answer of more than 0.8 s before the kill of its process is asked for again (`flush_every` 0.3)."""
@@ -31,7 +30,6 @@ def test_J2_processes_killed_at_a_hundred_moments_lose_only_what_was_in_flight(t
     service.check(kill_at_random_moments(service, tmp_path, victims, 1))
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("flush_every", [3600, None])
 def test_the_check_of_J2_fails_for_a_job_without_a_journal_or_with_one_that_does_not_write(
     flush_every: float | None, tmp_path: Path

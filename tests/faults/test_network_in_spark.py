@@ -12,15 +12,12 @@ from asyncio_operator import FixedBackoff, Retry
 from asyncio_operator.spark import enrich
 from tests.faults.outsides import CAPACITY, LASTING, PASSING, RETRY, SILENT, Outside, expected, leaves_nothing, numbers
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 QUICK = Retry(max_attempts=3, backoff=FixedBackoff(0.01))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [fault if fault == "reset in an answer" else pytest.param(fault, marks=pytest.mark.faults) for fault in PASSING],
-)
+@pytest.mark.parametrize("fault", PASSING)
 def test_a_fault_that_passes_costs_no_row(spark: SparkSession, outside: Outside, fault: str) -> None:
     attempt = 1.0 if "black" in fault else 20.0
     out = enrich(
@@ -32,9 +29,7 @@ def test_a_fault_that_passes_costs_no_row(spark: SparkSession, outside: Outside,
         assert outside.proxy.struck == PASSING[fault].times, "the fault has not happened"
 
 
-@pytest.mark.parametrize(
-    "fault", [fault if fault == "reset" else pytest.param(fault, marks=pytest.mark.faults) for fault in LASTING]
-)
+@pytest.mark.parametrize("fault", LASTING)
 def test_a_fault_that_lasts_fails_the_job_of_one_clear_error_and_the_next_job_works(
     spark: SparkSession, outside: Outside, fault: str
 ) -> None:

@@ -20,7 +20,7 @@ from enrichers import PostgresEnricher
 from tests.servers import PostgresServer, Standby
 from tests.spark.helpers import GONE, assert_workers_are_clean, in_background, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 ROWS = 3000
 
@@ -76,15 +76,7 @@ def assert_clean(spark: SparkSession, server: PostgresServer) -> None:
     wait_until(lambda: not hangs(server), GONE, "no statement is left")
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "restart",
-        pytest.param("kill", marks=pytest.mark.faults),
-        pytest.param("recovery", marks=pytest.mark.faults),
-        pytest.param("standby", marks=pytest.mark.faults),
-    ],
-)
+@pytest.mark.parametrize("end", ["restart", "kill", "recovery", "standby"])
 def test_a_server_that_goes_and_comes_back_costs_no_row(spark: SparkSession, server: Standby, end: str) -> None:
     out = enrich(numbers(spark), sevenfold(server), on="id", retry=PATIENT, timeout=90)
     job, outcome = in_background(out.collect)
@@ -107,7 +99,6 @@ def test_a_server_that_goes_and_comes_back_costs_no_row(spark: SparkSession, ser
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "recovery"])
-@pytest.mark.faults
 def test_a_server_that_does_not_come_back_is_one_clear_error_in_time(
     spark: SparkSession, server: Standby, end: str
 ) -> None:
@@ -153,7 +144,6 @@ def taken(server: PostgresServer, stack: ExitStack, left: int) -> None:
         stack.callback(connection.terminate)
 
 
-@pytest.mark.faults
 def test_a_server_with_too_few_connections_costs_no_row(spark: SparkSession, server: Standby) -> None:
     """One is left, and a worker wants four: it makes do with that one."""
     enricher = sevenfold(server, held=False)
@@ -163,7 +153,6 @@ def test_a_server_with_too_few_connections_costs_no_row(spark: SparkSession, ser
         assert [tuple(row) for row in out.collect()] == expected()
 
 
-@pytest.mark.faults
 def test_a_server_without_a_connection_left_is_one_clear_error_in_time(spark: SparkSession, server: Standby) -> None:
     enricher = sevenfold(server, held=False)
     out = enrich(numbers(spark), enricher, on="id", retry=Retry(3, FixedBackoff(0.1)), timeout=30)

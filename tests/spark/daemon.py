@@ -7,7 +7,6 @@ every failed task there is a new one. The programs that tests start have Spark's
 from __future__ import annotations
 
 import asyncio  # noqa: F401
-import contextlib
 import gc
 
 import numpy  # noqa: F401
@@ -25,9 +24,6 @@ import enrichers.postgres  # noqa: F401
 
 # Modules of tests import it, and pytest, where functions of theirs are unpickled.
 import tests.spark.helpers  # noqa: F401
-
-with contextlib.suppress(ImportError):  # Since 4.0.
-    pass
 
 if __name__ == "__main__":
     # A worker collects garbage after every task, and would visit all these modules each time.
