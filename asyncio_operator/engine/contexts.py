@@ -52,41 +52,33 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-class OwnContexts:
-    """Makes calls, one after the other, each of which has its own copy of the context, and hands over their results.
+Begin = Callable[[Any, float], float]  # See `contracts.Window`, as for the two below.
+Invoke = Callable[[Any], Awaitable[Any]]
+Complete = Callable[[Any, Any, float], object]
 
-    Args:
-        invoke: makes a call.
-        complete: takes the result of a call. It runs in the context of that call, because a result may be an iterable
-            that runs code of the function.
-        begin: called before each call, in its context too; None: nothing is.
-    """
 
-    def __init__(
-        self,
-        context: Context,
-        invoke: Callable[[Any], Awaitable[Any]],
-        complete: Callable[..., Any],
-        begin: Callable[[Any, float], float] | None,
-    ) -> None:
-        self._context = context
-        self._invoke = invoke
-        self._complete = complete
-        self._begin = begin
-        self._own = context
+def in_own_contexts(
+    context: Context, begin: Begin | None, invoke: Invoke, complete: Complete
+) -> tuple[Begin | None, Invoke, Complete]:
+    """The same functions for calls, one after the other, each of which has its own copy of the context. `complete` too
+    runs in it, because a result may be an iterable that runs code of the function."""
+    own = context
 
-    def begin(self, slot: Any, started: float) -> float:
-        assert self._begin is not None
-        self._own = self._context.copy()
-        return self._own.run(self._begin, slot, started)
+    def begin_call(slot: Any, started: float) -> float:
+        nonlocal own
+        own = context.copy()
+        return own.run(begin, slot, started)  # type: ignore[arg-type]
 
-    def invoke(self, value: Any) -> Awaitable[Any]:
-        if self._begin is None:
-            self._own = self._context.copy()
-        return call_within(self._own, self._invoke, value)
+    def invoke_call(value: Any) -> Awaitable[Any]:
+        nonlocal own
+        if begin is None:
+            own = context.copy()
+        return call_within(own, invoke, value)
 
-    def complete(self, slot: Any, result: Any, started: float) -> None:
-        self._own.run(self._complete, slot, result, started)
+    def complete_call(slot: Any, result: Any, started: float) -> None:
+        own.run(complete, slot, result, started)
+
+    return None if begin is None else begin_call, invoke_call, complete_call
 
 
 Doubtful = Sequence[tuple[ContextVar[Any], Any]]  # Variables whose values can be equal without being the same object.

@@ -29,7 +29,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import monotonic, running_call
-from asyncio_operator.engine.contexts import OwnContexts, are_replaced, doubtful_values
+from asyncio_operator.engine.contexts import are_replaced, doubtful_values, in_own_contexts
 from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.flights import Call
@@ -297,9 +297,8 @@ class Lanes:
         context, first_context, apart = lane.context, lane.first_context, lane.apart
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
-            own = OwnContexts(first_context, invoke, complete, begin)
-            begin = None if begin is None else own.begin
-            invoke, complete, context, doubtful = own.invoke, own.complete, first_context, ()
+            begin, invoke, complete = in_own_contexts(first_context, begin, invoke, complete)
+            context, doubtful = first_context, ()
         window.working += 1
         if begin is None and lane.limit != self._timeout:
             # Its next call sets a timer of its own.
