@@ -26,7 +26,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.column_places import ColumnPlaces
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.quota.account import answer
 from asyncio_operator.quota.permits import Permits
 from asyncio_operator.quota.share import own_allowance
@@ -117,8 +117,8 @@ async def _looked_up(enricher: Enricher, batches: list[KeyBatch], options: Looku
 
     allowance = own_allowance(options.budget, "the lookup", enricher.weigh)
     check = AnswerCheck(enricher.schema(), in_columns=True)
-    kept = Kept(check, ColumnPlaces(Figures(), check, remember=options.remember, clock=loop.time))
-    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, kept, Limited(allowance=allowance))
+    places = ColumnPlaces(Figures(), check, remember=options.remember, clock=loop.time)
+    pipeline = LookupPipeline(enricher, as_input(read()), deliver, options, places, Limited(allowance=allowance))
     await pipeline.run()
     passed = process_time() - started
     assert batches[-1].found()[-1].answer() == {"x": pipeline.figures.calls - 1}

@@ -34,7 +34,7 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from benchmarks import Rows
 from benchmarks.measuring import seconds_of
@@ -225,7 +225,7 @@ async def _timed(enricher: Enricher, options: LookupOptions, cache: AnyCache | N
     options = replace(options, buffer=20 * BATCH, timeout=30.0)
     check = AnswerCheck(enricher.schema(), in_columns=cache is None or not cache.has_objects)
     places = ColumnPlaces(Figures(), check, None, cache, remember=options.remember, clock=loop.time)
-    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, Kept(check, places))
+    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, places)
     started = process_time()
     await pipeline.run()
     return (process_time() - started) / sum(len(batch.keys) for batch in batches) * 1e6

@@ -58,7 +58,6 @@ class AnyCache(ABC):
     """What every cache has, whatever the form of its answers.
 
     Attributes:
-        in_memory: whether answers end with the process; `CacheOnDisk` keeps them.
         has_objects: whether keys and answers in memory have an object each.
         known: the places (`KnownAnswers`) that are asked for answers that are not here, before calls are made.
         noted: by the names of journals, the keys whose answers each has (`NotedKeys`).
@@ -68,7 +67,7 @@ class AnyCache(ABC):
         fresh_life: milliseconds after which an answer is refreshed.
     """
 
-    in_memory = has_objects = True
+    has_objects = True
     now: Callable[[], int]
 
     def __init__(self, options: Cache) -> None:

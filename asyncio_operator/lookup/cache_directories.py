@@ -270,8 +270,6 @@ class CacheOnDisk(LookupCache):
     """The answers of one specification, in a place. Each change is one batch. If they turn out to be damaged, which may
     show only when the order, or an answer, is read, the place is cleared."""
 
-    in_memory = False
-
     def __init__(self, options: Cache, place: Place) -> None:
         self._place = place
         self._renewed = False

@@ -29,7 +29,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.places import Places
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -296,8 +296,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
 
         # Keys of unknown type have Python's types.
         tables = AnswerTables(enricher.key_schema(), schema, optional=optional_parts(enricher))
-    kept = Kept(check, Places(Figures(), cache), tables)
-    pipeline = LookupPipeline(enricher, as_input(()), lambda *_: None, options, kept, limited, single=True)
+    places, nothing = Places(Figures(), check, cache), as_input(())
+    pipeline = LookupPipeline(enricher, nothing, lambda *_: None, options, places, limited, None, tables, single=True)
     return _Engine(enricher, cache, limited.allowance, pipeline)
 
 

@@ -200,24 +200,27 @@ class ColumnCache(AnyCache, ColumnStore):
 
     def holds(self, key: Any) -> bool:
         """Whether there is an answer, expired or not, for a key that was looked for here."""
-        return self.stale(self._like.like([key])) is not ABSENT
+        return self.stale(key) is not ABSENT
 
-    def is_old(self, keys: ArrowKeys) -> Mask:
+    def is_old(self, key: Any) -> bool:
+        return bool(self.old(self._like.like([key]))[0])
+
+    def old(self, keys: ArrowKeys) -> Mask:
         """Whether each key has an answer that is due to be refreshed."""
         self._settle()
         old: Mask = self._answers.came(self._fitted(keys)) + self.fresh_life <= self.now()
         return old
 
-    def came(self, keys: ArrowKeys) -> float:
-        """When the answer for the only key came, in seconds since the epoch; now, if there is none."""
+    def came(self, key: Any) -> float:
+        """When the answer for a key came, in seconds since the epoch; now, if there is none."""
         self._settle()
-        time = self._answers.came(self._fitted(keys))[0]
+        time = self._answers.came(self._like.like([key]))[0]
         return float(self.now() if np.isnan(time) else time) / 1000
 
-    def stale(self, keys: ArrowKeys) -> Any:
-        """The answer for the only key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
+    def stale(self, key: Any) -> Any:
+        """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
         self._settle()
-        found = self._answers.recall(self._fitted(keys), expired=True) if self.options.stale_if_error else []
+        found = self._answers.recall(self._like.like([key]), expired=True) if self.options.stale_if_error else []
         return next((one for _, answers in found for one in answers), ABSENT)
 
     close = ColumnStore.clear
@@ -261,9 +264,9 @@ class ColumnPlaces(Places):
         remember: float = 0.0,
         clock: Clock = monotonic,
     ) -> None:
-        super().__init__(figures, cache, known, timed)
+        super().__init__(figures, check, cache, known, timed)
         self._keys: ArrowKeys | None = None
-        self._check, self._wanted = check, wanted or check
+        self._wanted = wanted or check
         self._memory: ColumnStore | None = None
         self._at_hand: list[Any] = [] if cache is None else [cache]
         self.now: Callable[[], float] = clock if cache is None else cache.now  # The same, for answers that are kept.
@@ -338,19 +341,13 @@ class ColumnPlaces(Places):
         if not self.refreshes or self.refresh is None:
             return
         cache, objects, keys = self._cache, batch.objects, batch.keys
-        old = [cache.is_old(objects[i]) for i in positions] if cache.has_objects else cache.is_old(keys.at(positions))
+        old = [cache.is_old(objects[i]) for i in positions] if cache.has_objects else cache.old(keys.at(positions))
         for i in compress(positions, old):
             self.refresh(objects[i])
 
-    def in_cache(self, key: Any) -> Any:
-        return key if self._cache.has_objects else self._like(key)
-
     def name(self, key: Any) -> int:
-        return self._like(key).names[0]
-
-    def _like(self, key: Any) -> ArrowKeys:
         assert self._keys is not None
-        return self._keys.like([key])
+        return self._keys.like([key]).names[0]
 
     def clear(self) -> None:
         if self._memory is not None:
@@ -365,7 +362,7 @@ class ColumnPlaces(Places):
         if cache is not None and cache.has_objects:
             super()._learn(keys, answers, outcomes, calls)
         elif cache is not None:
-            cache.learn(keys, answers, self._check, self._keys, None, calls)
+            cache.learn(keys, answers, self.check, self._keys, None, calls)
 
     def _remember(self, keys: Any, answers: Any, outcomes: Any, calls: Calls = ONE_CALL) -> None:
         if self._memory is not None:

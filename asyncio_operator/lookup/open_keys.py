@@ -28,7 +28,6 @@ from asyncio_operator.telemetry.annotations import answered_with
 if TYPE_CHECKING:
     from asyncio_operator.engine.gate import Parts
     from asyncio_operator.enricher import Enricher
-    from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.options import LookupOptions
     from asyncio_operator.lookup.places import Places
 
@@ -120,7 +119,6 @@ class PendingKeys(OpenKeys):
     It is the `Endings` of `Attempts`, which reports here how the flight of a key has ended.
 
     Args:
-        check: converts answers to the form that is cached and returned, or raises what is wrong with one.
         single: see `LookupPipeline`.
     """
 
@@ -129,7 +127,6 @@ class PendingKeys(OpenKeys):
         enricher: Enricher,
         options: LookupOptions,
         places: Places,
-        check: AnswerCheck,
         parts: Parts,
         *,
         single: bool,
@@ -140,7 +137,7 @@ class PendingKeys(OpenKeys):
         self._enricher = enricher
         self._options = options
         self._timed = options.timed
-        self.check = check
+        self.check = places.check
         self._single = single
 
     def ask(self, key: Any, waiter: Any, position: Any) -> None:

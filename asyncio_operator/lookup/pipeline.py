@@ -12,7 +12,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -42,21 +42,10 @@ from asyncio_operator.telemetry.calls import counted, observed
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
-    from asyncio_operator.lookup.answers import AnswerCheck
     from asyncio_operator.lookup.column_places import ColumnPlaces
     from asyncio_operator.trace.trace import Trace
 
 UNLIMITED = Limited()
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What answers look like, and where they may be."""
-
-    check: AnswerCheck  # Converts an answer to the form that is kept, or raises what is wrong with it.
-    places: Places
-    # What the tables of an enricher that answers in columns look like; None: it does not.
-    tables: AnswerTables | None = None
 
 
 def called_by(
@@ -65,7 +54,7 @@ def called_by(
     """What the lookups of an enricher call: a function of a key, or of several if ``options.batching`` is set.
 
     Args:
-        tables: see `Kept`.
+        tables: see `LookupPipeline`.
         as_arrow: several keys are `ArrowKeys`.
     """
     many = options.batching is not None
@@ -117,8 +106,9 @@ class LookupPipeline(Asking):
         enricher: already open.
         source: gives `KeyBatch` objects.
         deliver: see `Delivery`.
-        kept: its places have a cache if ``options.cache`` is set.
+        places: where answers may be; with a cache if ``options.cache`` is set.
         trace: records every call. Its elements are the called keys, which leave when they have their outcome.
+        tables: what the tables of an enricher that answers in columns look like; None: it does not.
         single: keys come one by one, to `pending`, and their types may differ. An invalid answer is named with its key.
     """
 
@@ -131,9 +121,10 @@ class LookupPipeline(Asking):
         source: Input,
         deliver: Callable[[KeyBatch, int], None],
         options: LookupOptions,
-        kept: Kept,
+        places: Places,
         limited: Limited = UNLIMITED,
         trace: Trace | None = None,
+        tables: AnswerTables | None = None,
         single: bool = False,
     ) -> None:
         self._options = options
@@ -150,10 +141,10 @@ class LookupPipeline(Asking):
         self.in_arrow = in_arrow(options, enricher, traced=trace is not None)
         if sliced and options.batching is None:
             options = replace(options, batching=Batching(1))
-        self.places = places = kept.places  # Where answers may be.
-        called = called_by(enricher, options, kept.tables, sliced)
+        self.places = places
+        called = called_by(enricher, options, tables, sliced)
         parts = Parts(options, called, limited, self.timers, recorder, places.figures)
-        super().__init__(PendingKeys(enricher, options, places, kept.check, parts, single=single))
+        super().__init__(PendingKeys(enricher, options, places, parts, single=single))
         # Refreshes of a cache leave a scarce budget to new keys.
         yields = limited.allowance is not None and places.refreshes
         self.eager = trace is not None

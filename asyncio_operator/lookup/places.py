@@ -115,13 +115,20 @@ class Places:
     """The places of one lookup.
 
     Args:
+        check: converts answers to the form that is kept and returned, or raises what is wrong with one.
         cache, known: the cache, and the places behind, after those behind the cache.
         timed: outcomes say where they came from and how long they took (`Answer`).
     """
 
     def __init__(
-        self, figures: Figures, cache: AnyCache | None = None, known: Sequence[KnownAnswers] = (), timed: bool = False
+        self,
+        figures: Figures,
+        check: Any,
+        cache: AnyCache | None = None,
+        known: Sequence[KnownAnswers] = (),
+        timed: bool = False,
     ) -> None:
+        self.check = check
         self.figures = figures  # Of the run. A key that came with its batch is a hit of a journal.
         # Called with a key whose cached answer is old, if the cache refreshes.
         self.refresh: Callable[[Any], object] | None = None
@@ -129,7 +136,7 @@ class Places:
         self.known = known = known if cache is None else (*cache.known, *known)
         self.keeps = cache is not None or bool(known)  # Whether an answer is kept beyond the task.
         # Whether answers in the cache survive the process, so that one has to be there as soon as it has come.
-        self.survives = cache is not None and not cache.in_memory
+        self.survives = cache is not None and cache.options.store == "rocksdb"
         self._cache: Any = cache
         # Whether old answers are refreshed in the background.
         self.refreshes = cache is not None and cache.options.refresh_after is not None
@@ -161,16 +168,12 @@ class Places:
 
     def refresh_if_old(self, key: Any) -> None:
         """Refresh the cached answer of a key, if it is old enough."""
-        if self.refreshes and self.refresh is not None and self._cache.is_old(self.in_cache(key)):
+        if self.refreshes and self.refresh is not None and self._cache.is_old(key):
             self.refresh(key)
 
     def stale(self, key: Any) -> Any:
         """An old answer that may take the place of an error, or ABSENT."""
-        return ABSENT if self._cache is None else self._cache.stale(self.in_cache(key))
-
-    def in_cache(self, key: Any) -> Any:
-        """A key of a call as the cache takes it."""
-        return key
+        return ABSENT if self._cache is None else self._cache.stale(key)
 
     def name(self, key: Any) -> Any:
         """The name of a key of a call."""
@@ -216,5 +219,5 @@ class Places:
         kept, keeper, cache = self._kept, self._keeper, self._cache
         if kept is None or keeper is None or cache is None or not kept.add(key):
             return
-        if not keeper.keep(key, answer, cache.came(self.in_cache(key))):
+        if not keeper.keep(key, answer, cache.came(key)):
             kept.remove(key)

@@ -117,7 +117,7 @@ class CachedOutcomes(OpenKeys):
 
     async def open(self) -> None:
         await self._function.open()
-        self._places = Places(self.figures, await self._cache.open())
+        self._places = Places(self.figures, None, await self._cache.open())
         self._places.refresh = lambda key: self.refresh(key, self._value)
 
     async def close(self) -> None:

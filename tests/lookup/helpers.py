@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import Cache, Enricher
-from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.arrow.key_arrays import key_array
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.contracts import Input
@@ -24,7 +23,7 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.column_places import ColumnCache, ColumnPlaces
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch, answer_of
 from asyncio_operator.lookup.options import LookupOptions, batching_of
-from asyncio_operator.lookup.pipeline import Kept, LookupPipeline
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.places import KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 
@@ -266,20 +265,19 @@ def lookups_of(
     consumer = Consumer(made, chosen.ordered, pause)
     consumer.opened = opened
     source = Source(made, source_pause) if every is None else Trickle(made, every)
-    kept, limited = kept_of(chosen, check, used, known, tables), Limited(allowance=meter)
-    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, chosen, kept, limited, trace)
+    places, limited = places_of(chosen, check, used, known), Limited(allowance=meter)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, chosen, places, limited, trace, tables)
     return consumer
 
 
-def kept_of(
+def places_of(
     options: LookupOptions,
     check: AnswerCheck | None = None,
     cache: AnyCache | None = None,
     known: Sequence[KnownAnswers] = (),
-    tables: AnswerTables | None = None,
-) -> Kept:
+) -> ColumnPlaces:
     check = check or AnswerCheck(SCHEMA, in_columns=True)
-    return Kept(check, ColumnPlaces(Figures(), check, None, cache, known, options.timed, options.remember, now), tables)
+    return ColumnPlaces(Figures(), check, None, cache, known, options.timed, options.remember, now)
 
 
 class OneByOne:
@@ -307,10 +305,10 @@ class OneByOne:
         return answers, [i for i, answer in enumerate(answers) if answer is absent]
 
     def is_old(self, key: Any) -> bool:
-        return bool(self.cache.is_old(in_arrow(key))[0])
+        return self.cache.is_old(key)
 
     def stale(self, key: Any) -> Any:
-        answer = self.cache.stale(in_arrow(key))
+        answer = self.cache.stale(key)
         return answer.answer() if hasattr(answer, "table") else answer
 
 

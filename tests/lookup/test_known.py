@@ -18,7 +18,7 @@ from asyncio_operator.lookup.places import HELD, KnownAnswers
 from asyncio_operator.state.entries import ABSENT
 from asyncio_operator.trace import Trace
 from tests.lookup import helpers
-from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, in_arrow, now, outcomes_of
+from tests.lookup.helpers import CHECK, Consumer, Recorded, in_a_second, now, outcomes_of
 from tests.operator.helpers import virtual
 
 
@@ -150,7 +150,7 @@ async def test_L5_an_answer_lives_from_the_time_at_which_it_came(in_columns: boo
     # Two of them come between two searches for ready rows.
     keys = [100, 103, 500]
     await look_up(Recorded(answer, 2 if options.get("batching") else 1), [keys], cache=cache, **options)
-    assert [cache.came(in_arrow(key) if in_columns else key) * 100 for key in keys] == keys
+    assert [cache.came(key) * 100 for key in keys] == keys
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -48,11 +48,11 @@ from tests.lookup.helpers import (
     batch_of,
     batches_of,
     forever,
-    kept_of,
     look_up,
     lookups_of,
     now,
     outcomes_of,
+    places_of,
 )
 from tests.lookup.test_budget_laws import Weighing
 from tests.lookup.test_budget_laws import look_up as look_up_under
@@ -124,7 +124,7 @@ async def test_buffer_bounds_the_keys_that_are_looked_up_and_not_emitted(ordered
     source, delivered = Source(batches), []
     options = LookupOptions(ordered=ordered, buffer=buffer)
     pipeline = LookupPipeline(
-        enricher, source, lambda batch, ready: delivered.append((batch, ready)), options, kept_of(options)
+        enricher, source, lambda batch, ready: delivered.append((batch, ready)), options, places_of(options)
     )
     run = asyncio.create_task(pipeline.run())
     await asyncio.sleep(60)
@@ -320,7 +320,7 @@ async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
     enricher = Recorded(lambda key: forever())
     source = Source(batches_of(3), error=EOFError("Spark is gone"))
     options = LookupOptions()
-    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, kept_of(options))
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, options, places_of(options))
     with pytest.raises(EOFError, match="Spark is gone"):
         await pipeline.run()
     assert (len(enricher.calls), enricher.running) == (3, 0)
@@ -381,7 +381,7 @@ async def test_B1_keys_that_come_when_a_call_ends_do_not_wait_for_the_next_end(b
     # Traced, so that single keys are not called for from a window of their batch.
     options, trace = LookupOptions(batching=batching), None if batching else Trace()
     consumer = Consumer(batches, ordered=True)
-    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, kept_of(options), trace=trace)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, places_of(options), trace=trace)
     source.come(batches[0])
     asyncio.get_running_loop().call_later(1, source.come, batches[1])
     asyncio.get_running_loop().call_later(30, source.end)

@@ -40,7 +40,7 @@ from asyncio_operator.lookup.cache_directories import lent_cache
 from asyncio_operator.lookup.column_places import ColumnPlaces
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.pipeline import Kept, LookupPipeline, in_slices
+from asyncio_operator.lookup.pipeline import LookupPipeline, in_slices
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
@@ -318,9 +318,9 @@ class Link:
                 check = AnswerCheck(task.answers, in_columns=cache is None or not cache.has_objects)
             clock = clock_of(asyncio.get_running_loop())
             about = cache, known, options.timed, options.remember, clock
-            kept = Kept(check, ColumnPlaces(Figures(), check, wanted, *about), task.tables)
+            places = ColumnPlaces(Figures(), check, wanted, *about)
             limited = Limited(allowance=allowance, hedger=hedger)
-            self._pipeline = LookupPipeline(enricher, source, deliver, options, kept, limited, trace)
+            self._pipeline = LookupPipeline(enricher, source, deliver, options, places, limited, trace, task.tables)
             if self._reporter is not None:
                 self._reporter.running()
             try:

@@ -23,7 +23,7 @@ from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.spark.worker.process import MOST_HEDGERS, Client, this_process
 from asyncio_operator.spark.worker.process import hedgers as new_hedgers
-from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, kept_of
+from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, places_of
 from tests.operator.helpers import forever, now, virtual
 
 
@@ -297,7 +297,7 @@ async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
             Source(batches),
             consumer.deliver,
             options,
-            kept_of(options),
+            places_of(options),
             Limited(hedger=hedger),
         )
         await consumer.pipeline.run()
