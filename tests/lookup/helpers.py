@@ -305,7 +305,7 @@ class OneByOne:
         return answers, [i for i, answer in enumerate(answers) if answer is absent]
 
     def is_old(self, key: Any) -> bool:
-        return self.cache.is_old(key)
+        return bool(self.cache.old(in_arrow(key))[0])
 
     def stale(self, key: Any) -> Any:
         answer = self.cache.stale(key)
