@@ -30,8 +30,7 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.figures import Figures
 from asyncio_operator.lookup.asking import Asking, Piece
-from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import Ascent, KeyBatch
+from asyncio_operator.lookup.key_batch import Ascent, Delivery, KeyBatch
 from asyncio_operator.lookup.open_batch import OpenBatch
 from asyncio_operator.lookup.open_keys import OpenKey, PendingKeys
 from asyncio_operator.lookup.options import LookupOptions

@@ -34,8 +34,7 @@ from asyncio_operator.arrow.key_arrays import key_array, key_parts, python_keys
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.enricher import hint
-from asyncio_operator.lookup.delivery import BATCHES, FLUSH
-from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import BATCHES, FLUSH, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow
 from asyncio_operator.quota.share import own_allowance

@@ -37,7 +37,7 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.function import AsyncFunction, weigh_of
 from asyncio_operator.hints import remedy
-from asyncio_operator.lookup.delivery import FLUSH
+from asyncio_operator.lookup.key_batch import FLUSH
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncio_operator.lookup.delivery import BATCHES, Delivery
+from asyncio_operator.lookup.key_batch import BATCHES, Delivery
 from asyncio_operator.testing import Simulation
 from asyncio_operator_proof.simulation.scenario import Lookup, Scenario, Service, Task
 from tests.proof.simulation import names
