@@ -274,11 +274,7 @@ class PostgresServer(Server):
         options = ["-D", str(data), "-U", "postgres", f"--pwfile={secret}", "--auth=trust"]
         options += ["--encoding=utf8", "--locale=C", "--no-sync", "--wal-segsize=1"]
         subprocess.run(
-            [str(self._bin / "initdb"), *options],
-            check=True,
-            capture_output=True,
-            cwd=directory,
-            **self._as_owner(),
+            [str(self._bin / "initdb"), *options], check=True, capture_output=True, cwd=directory, **self._as_owner()
         )
         secret.unlink()
         (data / "pg_hba.conf").write_text(HBA)

@@ -123,11 +123,7 @@ FOR_ALL = "`from enrichers import *` imports all enrichers"
     ("library", "statement", "told"),
     [
         ("pyarrow", "from asyncio_operator.enricher import as_schema", "as_schema needs pyarrow"),
-        (
-            "pyarrow",
-            "import asyncio_operator.testing as t; t.FakeEnricher({})",
-            "FakeEnricher needs pyarrow",
-        ),
+        ("pyarrow", "import asyncio_operator.testing as t; t.FakeEnricher({})", "FakeEnricher needs pyarrow"),
         ("pyarrow", "from enrichers import FunctionEnricher", "FunctionEnricher needs pyarrow"),
         ("pyarrow", "from enrichers import PostgresEnricher", "PostgresEnricher needs pyarrow"),
         ("asyncpg", "from enrichers import PostgresEnricher", "PostgresEnricher needs asyncpg"),

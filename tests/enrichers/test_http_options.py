@@ -120,10 +120,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"redirects": "yes"}, ["redirects is 'yes'", '"same_host"']),
         ({"ssl": 5}, ["ssl is 5"]),
         ({"ssl": ssl.create_default_context()}, ["cannot be sent to a worker"]),
-        (
-            {"url": "https://bob:pw@api.example/{key}", "headers": {"authorization": "Bearer x"}},
-            ["pass one"],
-        ),
+        ({"url": "https://bob:pw@api.example/{key}", "headers": {"authorization": "Bearer x"}}, ["pass one"]),
         ({"key": ["id", "note"], "optional": ["nte"]}, ["'nte' is not a key field; did you mean 'note'"]),
         ({"key": ["id"], "optional": ["id"]}, ["the only part"]),
         ({"key": ["id", "note"], "optional": 5}, ["optional is 5"]),

@@ -141,8 +141,7 @@ BESIDE = Budget("beside a rate limit", Limit(1000, 60.0))
 
 
 @pytest.mark.parametrize(
-    ("starts", "budget"),
-    [(through_enrich, None), (through_sql, BESIDE), (through_udf, BESIDE), (through_rdd, None)],
+    ("starts", "budget"), [(through_enrich, None), (through_sql, BESIDE), (through_udf, BESIDE), (through_rdd, None)]
 )
 @FROM_4_1
 def test_G13_a_rate_limit_is_for_all_tasks_together(spark: SparkSession, starts: Any, budget: Budget | None) -> None:

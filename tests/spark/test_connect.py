@@ -168,10 +168,7 @@ def test_X1_X3_X5_X10_C5_on_connect_all_is_as_on_a_classic_session(
     place = input_in(tmp_path / "connect" / "input")
     there = connect(f"is_connect, place = True, {place!r}\n{PROGRAM}\nspark.stop()").splitlines()
     told = [line for line in there if line.startswith("told: ")]
-    functions = [
-        "missing a required argument: 'word'",
-        "name is 'upper', which is already a function of another kind",
-    ]
+    functions = ["missing a required argument: 'word'", "name is 'upper', which is already a function of another kind"]
     of_connect = [
         "EnrichmentMetrics needs a classic Spark session",
         "trace needs a classic Spark session",

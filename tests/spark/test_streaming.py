@@ -146,10 +146,7 @@ def test_X10_a_lookup_that_fails_ends_the_query_with_its_key_and_foreach_batch_g
 # -- the rows of a stream are those of a batch
 
 
-@pytest.mark.parametrize(
-    ("mode", "partitions", "how"),
-    [("ordered", None, "left"), ("unordered", 3, "inner")],
-)
+@pytest.mark.parametrize(("mode", "partitions", "how"), [("ordered", None, "left"), ("unordered", 3, "inner")])
 def test_X1_X2_X10_a_stream_gives_the_rows_that_a_batch_gives(
     spark: SparkSession, tmp_path: Path, mode: Any, partitions: int | None, how: Any
 ) -> None:

@@ -355,9 +355,5 @@ BROKEN = [
     ("rule_secrets", opening(log_an_error), "the logger 'client'"),
     ("rule_nothing_left", opening(leave_a_task), "sleep"),
     ("rule_nothing_left", opening(leave_a_socket), "1 sockets"),
-    (
-        "rule_nothing_left",
-        opening(leave_a_thread),
-        "thread Thread-",
-    ),
+    ("rule_nothing_left", opening(leave_a_thread), "thread Thread-"),
 ]

@@ -230,10 +230,7 @@ decorated = enricher("name string, height int")(airport)
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: FunctionEnricher(airport, "name string, height int"),
-        lambda: copy.copy(decorated),
-    ],
+    [lambda: FunctionEnricher(airport, "name string, height int"), lambda: copy.copy(decorated)],
     ids=["function", "copy of a decorated one"],
 )
 def test_an_enricher_of_a_function_passes(make: Any) -> None:

@@ -46,8 +46,7 @@ def test_L1_a_cache_that_keeps_nothing_is_seen(cache: dict[str, Any], law: str |
 
 
 @pytest.mark.parametrize(
-    "cache",
-    [{"expire_after_write": 8.0}, {"expire_after_access": 8.0}, {"answer": [], "missing_ttl": 8.0}],
+    "cache", [{"expire_after_write": 8.0}, {"expire_after_access": 8.0}, {"answer": [], "missing_ttl": 8.0}]
 )
 def test_L1_an_answer_that_expires_too_early_is_seen(cache: dict[str, Any]) -> None:
     law = {"L3"} if "answer" in cache else {"L1"}

@@ -34,9 +34,7 @@ def test_a_history_is_written_and_read_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_settings_are_the_events_of_what_was_asked_for() -> None:
-    assert a_history().settings == [
-        {"event": "setting", "lookup": 0, "mode": "ordered", "cache": {"max_rows": 3}},
-    ]
+    assert a_history().settings == [{"event": "setting", "lookup": 0, "mode": "ordered", "cache": {"max_rows": 3}}]
     assert repr(a_history()) == "<History of 4 events>"
 
 

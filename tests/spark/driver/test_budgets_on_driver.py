@@ -58,10 +58,7 @@ def test_G9_a_divided_budget_never_exceeds_the_whole_and_says_so_once(caplog: py
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (
-            Budget("b", Limit(3, 60)),
-            "the rate of calls of the budget 'b' is 3 on Spark Connect, but 4 tasks run",
-        ),
+        (Budget("b", Limit(3, 60)), "the rate of calls of the budget 'b' is 3 on Spark Connect, but 4 tasks run"),
         (Budget("b", in_flight=3), "in_flight of the budget 'b' is 3"),
         (Budget("b", spend={"usd": 1.0}), "has a spend limit"),
     ],
