@@ -251,7 +251,7 @@ class LivingEntries(Entries):
         now, backend = self._now(), self.backend
         for sub, stored in rows:
             if backend.closed:
-                backend.check_open()
+                backend.check_open()  # Also in a forked child, where nothing below may touch RocksDB.
             written, rest = self.codec.split(stored)
             expired = written + self._ttl <= now
             # The rows show a moment of the past: to delete or touch by them would undo a write that came since.

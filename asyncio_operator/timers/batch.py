@@ -13,29 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from asyncio_operator.clock import Clock
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.heap_set import BatchPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, key_group
 from asyncio_operator.state.keys import Key, KeySerializer, serialize_key
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers.queues import (
-    Timer,
-    check_timestamp,
-    deserialize_timer,
-    key_of,
-    serialize_timer,
-    timestamp_of,
-)
+from asyncio_operator.timers.queues import HeapQueues, Timer, check_timestamp, deserialize_timer, serialize_timer
 from asyncio_operator.timers.service import Callback, InternalTimerService, permits_of
-
-
-class OneKeyQueues:
-    """Gives sets that hold the timers of one key at a time."""
-
-    key_groups, max_parallelism = KeyGroupRange(0, 0), 1
-
-    def __call__(self, name: str) -> PriorityQueueSet[Timer]:
-        return BatchPriorityQueueSet(timestamp_of, key_of)
 
 
 class BatchTimerService(InternalTimerService):
@@ -60,9 +43,9 @@ class BatchTimerService(InternalTimerService):
         on_processing_time: Callback | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(
-            on_event_time=on_event_time, on_processing_time=on_processing_time, clock=clock, queues=OneKeyQueues()
-        )
+        # One key has one key group.
+        queues = HeapQueues(max_parallelism=1)
+        super().__init__(on_event_time=on_event_time, on_processing_time=on_processing_time, clock=clock, queues=queues)
         self._key: Key | None = None
         self._key_bytes = b""
         self._flushing = False

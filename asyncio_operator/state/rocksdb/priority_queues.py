@@ -38,7 +38,6 @@ from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function
 from asyncio_operator.state.rocksdb.database import Database
-from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.state_directory import prefix_end, prefixes
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer, checked
@@ -368,7 +367,6 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
         except BaseException:
             database.close()
             raise
-        belongs_here(self)
 
     def remove(self, element: T) -> bool:
         """Removes an element, or an equal copy of it. True if it was the head."""
@@ -414,10 +412,6 @@ class RocksDBCachingPriorityQueueSet(GroupQueue[T], PriorityQueueSet[T]):
             self.flush()
         finally:
             self._database.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: every use is a StateError from here on, and `close` does nothing."""
-        self._database.leave_to_parent()
 
     def __len__(self) -> int:
         return self._count
