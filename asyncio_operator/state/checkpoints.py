@@ -29,6 +29,7 @@ from asyncio_operator.state.layout import (
     NOT_BEGUN,
     STAMP_BIAS,
     STAMP_SIZE,
+    check_format,
     describe_slot,
     parse_slot,
     serialize_namespace,
@@ -261,9 +262,7 @@ class InFlightElements:
         for _, data in sorted(groups.items()):
             try:
                 body = BUILTIN.deserialize(data)
-                if body["format"] != ELEMENTS_FORMAT:
-                    has = describe(body["format"])
-                    raise StateError(f"elements of format {has}, this version reads {ELEMENTS_FORMAT}")
+                check_format("it", body["format"], ELEMENTS_FORMAT)
                 elements = tuple((self._read(parts), int(attempts)) for parts, attempts in body["elements"])
                 found.append(OperatorSnapshot(elements, tuple(self._read(parts) for parts in body["collected"])))
             except (LookupError, TypeError, ValueError, StateError) as error:

@@ -67,6 +67,14 @@ NOT_BEGUN = STAMP_BIAS - 1
 """The timestamp of an entry whose life begins when it is first read, or met by a clean-up (law E11)."""
 
 
+def check_format(what: str, found: Any, known: int = FORMAT_VERSION) -> None:
+    """Raises StateError unless something was written in the version of its format that is known here."""
+    if found != known:
+        raise StateError(
+            f"{what} has format {describe(found)}, this version reads {known}: take it to the version that wrote it"
+        )
+
+
 def retimed(stored: bytes, had: bool, has: bool) -> bytes:
     """A stored entry of a state that had a time to live, or had none, for the state that has one, or has none."""
     if had == has:

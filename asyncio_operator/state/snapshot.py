@@ -48,7 +48,7 @@ from asyncio_operator.errors import StateError, StateMigrationError, describe
 from asyncio_operator.lazy import member
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups
-from asyncio_operator.state.layout import FORMAT_VERSION, retimed
+from asyncio_operator.state.layout import FORMAT_VERSION, check_format, retimed
 
 _length = struct.Struct(">I")
 
@@ -84,11 +84,7 @@ class StateSnapshot(ABC):
     def check_readable(self) -> None:
         """Raises StateError if it was deleted, or is of another version."""
         self.check_present()
-        if self.format != FORMAT_VERSION:
-            raise StateError(
-                f"{self!r} has format {self.format}, this version reads {FORMAT_VERSION}: "
-                "take it to the version that wrote it"
-            )
+        check_format(repr(self), self.format)
 
     @abstractmethod
     def delete(self) -> None:
@@ -214,8 +210,7 @@ class CheckpointFiles:
             state = manifest["state"]
             self._rows: HeapSnapshot | None = None
             if state["kind"] == "rows":
-                if state["layout"] != FORMAT_VERSION:
-                    raise _other_version(self.path, f"state of format {describe(state['layout'])}", FORMAT_VERSION)
+                check_format(f"the state of the checkpoint {path}", state["layout"])
                 states = {name: StateMeta.from_dict(meta) for name, meta in state["states"].items()}
                 groups = {name: Segments(self.path, ROWS, segments) for name, segments in state["segments"].items()}
                 sequence = _natural(state["sequence"])
@@ -310,8 +305,7 @@ def read_manifest(path: Path) -> Any:
     found = _HEAD.fullmatch(head)
     if found is None:
         raise damaged(path, f"{MANIFEST} begins with {describe(head)}")
-    if int(found[1]) != CHECKPOINT_FORMAT:
-        raise _other_version(path, f"format {int(found[1])}", CHECKPOINT_FORMAT)
+    check_format(f"the checkpoint {path}", int(found[1]), CHECKPOINT_FORMAT)
     if crc32(body) != int(found[2], 16):
         raise damaged(path, f"{MANIFEST} is not what was written")
     try:
@@ -329,9 +323,3 @@ def _natural(number: Any) -> int:
     if type(number) is not int or not 0 <= number < 1 << 62:
         raise ValueError(number)
     return number
-
-
-def _other_version(path: Path, has: str, known: int) -> StateError:
-    return StateError(
-        f"the checkpoint {path} has {has}, this version reads {known}: restore it with the version that wrote it"
-    )

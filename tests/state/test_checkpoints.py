@@ -238,7 +238,7 @@ def test_S15_a_checkpoint_of_another_version_is_refused(new, tmp_path):
         manifest["state"].update(changes)
         head = b"asyncio-operator checkpoint %d %%08x" % version
         rewrite(tmp_path / name, json.dumps(manifest).encode(), head)
-        with pytest.raises(StateError, match=rf"{name} has .*format [29].*restore it with the version that wrote it"):
+        with pytest.raises(StateError, match=rf"{name} has .*format [29].*take it to the version that wrote it"):
             new("heap").load(tmp_path / name)
 
 

@@ -27,6 +27,7 @@ from asyncio_operator.state.layout import (
     SEQUENCE_KEY,
     STATE_PREFIX,
     USES_KEY,
+    check_format,
 )
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
@@ -68,11 +69,7 @@ class Records:
         where = f"the RocksDB directory {self._database.path}"
         if not isinstance(header, dict) or not {"format", "max_parallelism", "start", "end"} <= header.keys():
             raise StateError(f"{where} holds something else than keyed state: take another directory")
-        if header["format"] != FORMAT_VERSION:
-            raise StateError(
-                f"{where} has format {header['format']}, this version reads {FORMAT_VERSION}: "
-                "open it with the version that wrote it, or take another directory"
-            )
+        check_format(where, header["format"])
         return header
 
     def check(self, key_groups: KeyGroupRange, max_parallelism: int) -> bool:
