@@ -306,15 +306,12 @@ class StateBackend(ABC):
                 f"{self!r}: restore() {why}; it is called once, on an empty backend, before states are asked for: "
                 "take a new backend, on RocksDB with a new directory"
             )
-        if isinstance(snapshots, StateSnapshot):
-            snapshots = [snapshots]
-        if not isinstance(snapshots, Iterable) or isinstance(snapshots, str | bytes):
-            raise StateError(f"restore({describe(snapshots)}): restore() takes a sequence of what snapshot() gave")
-        snapshots = list(snapshots)
-        states = {**self.metas, **merge_states(snapshots, self.max_parallelism)}
+        several = isinstance(snapshots, Iterable) and not isinstance(snapshots, str | bytes)
+        given: list[Any] = list(snapshots) if several else [snapshots]
+        states = {**self.metas, **merge_states(given, self.max_parallelism)}
         for name in self._queues:
             self.metas[name].check_against(name, states[name])
-        self.load(snapshots, states)
+        self.load(given, states)
         self.metas = states
         self._restored = True
 

@@ -30,8 +30,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from asyncio_operator.checks import must_be
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.errors import StateError
 from asyncio_operator.state.backend import Queue, StateBackend
 from asyncio_operator.state.descriptors import QUEUE, CleanupFullSnapshot, StateMeta
 from asyncio_operator.state.entries import Batch, Codec, Table
@@ -111,10 +112,7 @@ class HeapStateBackend(StateBackend):
             StateError: the backend is closed.
         """
         if directory is not None:
-            raise ConfigurationError(
-                f"directory={describe(directory)}: a snapshot of a heap backend is in memory; "
-                "checkpoint(path, backend) writes it to a directory"
-            )
+            raise must_be("directory", directory, "None: it is in memory, and checkpoint(path, backend) writes files")
         self.settle()
         cleaners = {name: lives.cleaned for name, lives in self.lives(CleanupFullSnapshot)}
         groups: dict[str, dict[int, bytes]] = {}
