@@ -63,14 +63,15 @@ class Records:
         if batch is None:
             self._database.commit(changes)
 
-    def require_format(self) -> dict[str, Any]:
-        """The format record; StateError if there is none, or it is of another version."""
+    def key_groups(self) -> tuple[KeyGroupRange, int]:
+        """The key groups and the maximum parallelism of the format record; StateError if there is none, or it is of
+        another version."""
         header = self.read(FORMAT_KEY)
         where = f"the RocksDB directory {self._database.path}"
         if not isinstance(header, dict) or not {"format", "max_parallelism", "start", "end"} <= header.keys():
             raise StateError(f"{where} holds something else than keyed state: take another directory")
         check_format(where, header["format"])
-        return header
+        return KeyGroupRange(header["start"], header["end"]), header["max_parallelism"]
 
     def check(self, key_groups: KeyGroupRange, max_parallelism: int) -> bool:
         """Whether the directory has state of these key groups; False if it is empty. StateError if it is not keyed
@@ -79,12 +80,11 @@ class Records:
         fresh = self.read(FORMAT_KEY) is None and database.names == {"default"}
         if fresh and not database.head("default", b"", None, 1):
             return False
-        header = self.require_format()
-        found = KeyGroupRange(header["start"], header["end"])
-        if header["max_parallelism"] != max_parallelism or found != key_groups:
+        found, most = self.key_groups()
+        if (found, most) != (key_groups, max_parallelism):
             raise StateError(
-                f"the RocksDB directory {database.path} holds key groups {found} of {header['max_parallelism']}, "
-                f"not {key_groups} of {max_parallelism}: open it as it is, take a snapshot, and restore that"
+                f"the RocksDB directory {database.path} holds key groups {found} of {most}, not {key_groups} of "
+                f"{max_parallelism}: open it as it is, take a snapshot, and restore that"
             )
         return True
 
@@ -163,7 +163,7 @@ class RocksDBSnapshot(StateSnapshot):
         self.directory = check_directory(directory)
         with closing(self._open()) as database:
             records = Records(database)
-            header = records.require_format()
+            self.key_groups, self.max_parallelism = records.key_groups()
             if records.read(RESTORING_KEY):
                 raise StateError(
                     f"the RocksDB directory {self.directory} holds a part of what was to be restored, because its "
@@ -174,9 +174,7 @@ class RocksDBSnapshot(StateSnapshot):
                     f"the RocksDB directory {self.directory} was left while its time to live was switched: open it "
                     "with a RocksDBStateBackend, which goes on with that, and take a snapshot"
                 )
-            self.format: int = header["format"]
-            self.max_parallelism: int = header["max_parallelism"]
-            self.key_groups = KeyGroupRange(header["start"], header["end"])
+            self.format = FORMAT_VERSION
             self.sequence = records.sequence()
             self.states: dict[str, StateMeta] = records.states()
 
