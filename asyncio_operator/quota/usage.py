@@ -27,15 +27,15 @@ Weigh = Callable[[Sequence[Any]], Weights]  # Estimates the weight of a call, fr
 ONE: Weights = {"calls": 1.0, "keys": 1.0}
 
 
+@dataclass(slots=True, eq=False)
 class FreeStarts:
     """Calls of the weight `ONE` that may start without a question, so that a call costs only a few sums (law G8)."""
 
-    __slots__ = ("ended", "heard", "last", "left", "until")
-
-    def __init__(self, heard: bool = False) -> None:
-        self.left = self.ended = 0  # Calls that may still start; those that have returned, and no limit has counted.
-        self.until = self.last = -inf  # Before which time they may start, and when the last of them did.
-        self.heard = heard  # Whether a limit has to hear of each end at once, instead of by `ended`.
+    heard: bool = False  # Whether a limit has to hear of each end at once, instead of by `ended`.
+    left: int = 0  # Calls that may still start.
+    ended: int = 0  # Calls that have returned, and no limit has counted.
+    until: float = -inf  # Before which time they may start.
+    last: float = -inf  # When the last of them did.
 
 
 @dataclass(frozen=True, slots=True)

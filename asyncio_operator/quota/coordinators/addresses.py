@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
@@ -91,17 +92,16 @@ class States:
             self._states = dict.fromkeys(self._states)
 
 
+@dataclass(slots=True)
 class LocalCoordinator:
     """A budget of this process only."""
 
-    shown = "this process"
-
-    def __init__(self, states: States, name: str) -> None:
-        self._states = states
-        self._name = name
+    states: States
+    name: str
+    shown: str = "this process"
 
     async def ask(self, message: Json) -> Json:
-        return self._states.ask(self._name, message)
+        return self.states.ask(self.name, message)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -201,26 +201,27 @@ class Whole:
         return lookups, calls
 
 
+@dataclass(slots=True)
 class Caches:
     """What workers look up if each has a cache for `rows` keys."""
 
-    def __init__(self, whole: Whole, rows: int) -> None:
-        self._whole = whole
-        self._rows = rows
-        self._tasks: dict[int, list[TaskFigures]] = {}
-        self._sketches: dict[int, Sketch] = {}
-        self._known: dict[int, float] = {}
+    whole: Whole
+    rows: int
+    # By worker: its tasks, what was seen of their keys, and the number of different ones.
+    tasks: dict[int, list[TaskFigures]] = field(default_factory=dict)
+    sketches: dict[int, Sketch] = field(default_factory=dict)
+    known: dict[int, float] = field(default_factory=dict)
 
     def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
         """The keys that a task of this worker looks up after its cache, and the maximum number of calls for them."""
-        tasks = self._tasks.setdefault(worker, [])
+        tasks = self.tasks.setdefault(worker, [])
         tasks.append(one)
-        sketch = self._sketches[worker] = self._sketches.get(worker, Sketch()).merged(one.sketch)
-        before = self._known.get(worker, 0.0)
-        known = self._known[worker] = max(before, sketch.distinct(self._whole.part(tasks)))
-        factor = self._whole.factor(one)
+        sketch = self.sketches[worker] = self.sketches.get(worker, Sketch()).merged(one.sketch)
+        before = self.known.get(worker, 0.0)
+        known = self.known[worker] = max(before, sketch.distinct(self.whole.part(tasks)))
+        factor = self.whole.factor(one)
         keys = one.misses * factor
-        if known <= self._rows:  # The cache holds all keys so far: only keys that are new to this worker miss.
+        if known <= self.rows:  # The cache holds all keys so far: only keys that are new to this worker miss.
             keys = min(keys, known - before)
         return keys, min(keys, one.miss_calls * factor)
 

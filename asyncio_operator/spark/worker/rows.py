@@ -380,19 +380,19 @@ def _statuses(outcomes: list[Any], fates: Ints, codes: Ints, kinds: Ints) -> tup
     return statuses, of_row
 
 
+@dataclass(slots=True)
 class Segmenter:
     """Numbers the segments of a partition, batch by batch. The rows of one are at most `delay` apart, in the unit of
     their event times."""
 
-    def __init__(self, delay: int) -> None:
-        self._delay = delay
-        self._segment = 0
-        self._low: int | None = None
-        self._high = 0
+    delay: int
+    segment: int = 0
+    low: int | None = None  # The first and the last time in the segment.
+    high: int = 0
 
     def number(self, times: pa.Array) -> Ints:
         """The segment number of each row of the next batch. A row without event time belongs to the present segment."""
-        delay, segment, low, high = self._delay, self._segment, self._low, self._high
+        delay, segment, low, high = self.delay, self.segment, self.low, self.high
         numbers = []
         # Row by row, because where a segment begins depends on where the one before it began.
         for time in times.cast(pa.int64()).to_pylist():
@@ -407,7 +407,7 @@ class Segmenter:
                     segment += 1
                     low = high = time
             numbers.append(segment)
-        self._segment, self._low, self._high = segment, low, high
+        self.segment, self.low, self.high = segment, low, high
         return np.array(numbers, dtype=np.int64)
 
 
