@@ -10,8 +10,7 @@ accept a client and then be silent.
 Here alone errors of asyncpg, and of the connection below it, become errors of this package. `CAUSES` gives, for the
 SQLSTATE of an error (the longest prefix wins), what happened and whether the same call may succeed later. A failing
 batch is split until the key stands alone, where a single key may be to blame; of the others, a message names no key.
-Errors of the server are matched by SQLSTATE only, because its texts are translated. No frame of asyncpg stays with an
-error: its variables hold the password, and some tools log variables.
+Errors of the server are matched by SQLSTATE only, because its texts are translated.
 
 Some errors come before the first statement: of options of the connection string, TLS, files. For a wrong option at
 start-up the server uses the same SQLSTATE as for a wrong name in a statement. The difference is its severity, FATAL,

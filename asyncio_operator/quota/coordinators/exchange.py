@@ -92,12 +92,12 @@ class ServerCoordinator(ABC):
         and return None; otherwise read all."""
 
     @abstractmethod
-    async def drop(self) -> None:
-        """Give up the connection, which may be broken."""
-
-    @abstractmethod
     async def close(self) -> None:
         """Close the connection."""
+
+    async def drop(self) -> None:
+        """Give up the connection, which may be broken."""
+        await self.close()
 
     @abstractmethod
     def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:

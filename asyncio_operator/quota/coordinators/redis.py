@@ -92,9 +92,6 @@ class RedisCoordinator(ServerCoordinator):
     def cause_of(self, error: Exception) -> tuple[Cause, Secrets, str]:
         return cause_of(error), secrets_of("" if self._client is None else self._client.url), ""
 
-    async def drop(self) -> None:
-        await self.close()
-
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:

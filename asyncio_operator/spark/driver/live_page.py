@@ -229,6 +229,7 @@ KEPT = 900  # Samples that are kept: a quarter of an hour.
 WINDOW = 5  # Samples over which percentiles are computed. With fewer, they jump; with more, a change shows late.
 SLOWEST = 20  # Keys of each trace that are shown.
 LATER = 30.0  # Seconds until a budget that did not answer is queried again.
+AMOUNTS = ("allowed", "used", "reserved", "refused")  # What is shown of each unit of a budget.
 
 SHOWN = [
     (name, one.title, one.kind.name, one.always) for name, one in FIGURES.items() if name in (*NUMBERS, "in_flight")
@@ -328,10 +329,7 @@ class LiveSamples:
             # Its coordinator may be away, or no task has asked it yet.
             self._not_before[budget.name] = self._clock() + LATER
             return None
-        units = {
-            unit: {"allowed": one.allowed, "used": one.used, "reserved": one.reserved, "refused": one.refused}
-            for unit, one in found.units.items()
-        }
+        units = {unit: {name: getattr(one, name) for name in AMOUNTS} for unit, one in found.units.items()}
         return {"name": budget.name, "units": units, "workers": found.workers, "paused_for": found.paused_for}
 
     def exposition(self) -> str:
@@ -364,16 +362,11 @@ class LiveSamples:
                 "tasks": [
                     {
                         "lookup": task.label,
-                        "stage": task.origin.stage,
-                        "partition": task.origin.partition,
-                        "attempt": task.origin.attempt,
+                        **{name: getattr(task.origin, name) for name in ("stage", "partition", "attempt")},
                         "state": task.state,
                         "age": round(task.age, 1),
-                        "rows": task.figures.rows,
-                        "calls": task.figures.calls,
+                        **{name: getattr(task.figures, name) for name in ("rows", "calls", "retries", "failures")},
                         "in_flight": task.in_flight,
-                        "retries": task.figures.retries,
-                        "failures": task.figures.failures,
                         "p99": round(1000 * task.figures.attempt_latency.percentiles().p99, 3),
                     }
                     for task in tasks[:MOST_TASKS]
@@ -436,7 +429,7 @@ def exposition(lookups: Sequence[tuple[Lookup, Figures]], in_flight: Mapping[str
     units = [
         ({"budget": one["name"], "unit": unit}, amounts) for one in budgets for unit, amounts in one["units"].items()
     ]
-    for name in ("allowed", "used", "reserved", "refused"):
+    for name in AMOUNTS:
         of_units = ((f"budget_{name}", labels, amounts[name]) for labels, amounts in units)
         lines += _family(f"budget_{name}", "gauge", f"Units of a budget: {name}", of_units)
     return "\n".join([*lines, ""])
