@@ -24,7 +24,6 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
@@ -139,31 +138,31 @@ async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaita
     )
 
 
-@dataclass(eq=False)
 class _Timed(Coroutine[Any, Any, Any]):
     """A coroutine that adds the seconds of each of its steps to a list."""
 
-    coroutine: Coroutine[Any, Any, Any]
-    steps: list[float]
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], steps: list[float]) -> None:
+        self._coroutine = coroutine
+        self._steps = steps
 
     def send(self, value: Any) -> Any:
-        return self._step(self.coroutine.send, value)
+        return self._step(self._coroutine.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return self._step(self.coroutine.throw, *error)
+        return self._step(self._coroutine.throw, *error)
 
     def close(self) -> None:
-        self.coroutine.close()
+        self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self.coroutine.__await__()
+        return self._coroutine.__await__()
 
     def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
         started = monotonic()
         try:
             return step(*arguments)
         finally:
-            self.steps.append(monotonic() - started)
+            self._steps.append(monotonic() - started)
 
 
 async def rule_cancellation(check: Check) -> None:
