@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -226,15 +226,25 @@ class PostgresServer(Server):
 
     def fetch(self, sql: str) -> list[Any]:
         """The rows that a statement gives its superuser."""
+        return asyncio.run(self.rows(sql))
 
-        async def ask() -> list[Any]:
-            connection = await asyncpg.connect(self.dsn)
-            try:
-                return list(await connection.fetch(sql))
-            finally:
-                await connection.close()
+    async def rows(self, sql: str, *arguments: Any) -> list[Any]:
+        async with self._superuser("postgres") as connection:
+            return list(await connection.fetch(sql, *arguments))
 
-        return asyncio.run(ask())
+    async def run(self, *scripts: str, database: str = "postgres") -> None:
+        """Have its superuser run scripts, one after the other."""
+        async with self._superuser(database) as connection:
+            for script in scripts:
+                await connection.execute(script)
+
+    @contextlib.asynccontextmanager
+    async def _superuser(self, database: str) -> AsyncIterator[asyncpg.Connection]:
+        connection = await asyncpg.connect(self.socket_dsn(database))
+        try:
+            yield connection
+        finally:
+            await connection.close()
 
     def _command(self) -> list[str]:
         arguments = [f"-c{name}={value}" for name, value in self._settings.items()]

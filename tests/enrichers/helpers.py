@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -47,6 +50,17 @@ async def hanging_up_after(sent: bytes) -> AsyncIterator[str]:
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def in_sqlite(path: Path, *statements: str, rows: Sequence[Any] = ()) -> str:
+    """The URL of a database in a file, in which these statements were executed, the last one for each of the rows."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for statement in statements[:-1] if rows else statements:
+            connection.execute(statement)
+        if rows:
+            connection.executemany(statements[-1], rows)
+        connection.commit()
+    return f"sqlite+aiosqlite:///{path}"
 
 
 async def failure(enricher: Enricher, *keys: Any) -> EnricherError:

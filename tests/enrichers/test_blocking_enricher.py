@@ -18,7 +18,7 @@ from asyncio_operator.enricher import missing_here
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeService, check_enricher
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, blocking
-from tests.enrichers.helpers import opened
+from tests.enrichers.helpers import in_sqlite, opened
 
 ROWS: dict[Any, Any] = {"JFK": {"name": "Kennedy"}, "LGA": [{"name": "a"}, {"name": "b"}]}
 
@@ -47,11 +47,8 @@ def test_it_keeps_the_contract(options: Any) -> None:
 
 def test_a_client_of_a_database_keeps_the_contract(tmp_path: Path) -> None:
     """SQLite refuses a connection in any thread but the one that made it, closing included."""
-    path = str(tmp_path / "airports.db")
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE airports (faa, name)")
-        database.executemany("INSERT INTO airports VALUES (?, ?)", [("JFK", "Kennedy"), ("LGA", "a")])
-    database.close()
+    path = tmp_path / "airports.db"
+    in_sqlite(path, "CREATE TABLE airports (faa, name)", "INSERT INTO airports VALUES ('JFK', 'Kennedy'), ('LGA', 'a')")
 
     def make() -> BlockingEnricher:
         return BlockingEnricher(

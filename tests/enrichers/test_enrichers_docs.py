@@ -7,9 +7,8 @@ import inspect
 import json
 import os
 import re
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher, TableEnricher
 from enrichers.http.errors import cause_of_status
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import failure, opened
+from tests.enrichers.helpers import failure, in_sqlite, opened
 from tests.pages import DOCS, run_programs, section_of
 from tests.redis_service import BINARY, RedisServer
 
@@ -49,11 +48,8 @@ async def one(enricher: Any, key: Any) -> Any:
 
 
 async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
-    path = str(tmp_path / "airports.db")
-    with sqlite3.connect(path) as sqlite:
-        sqlite.execute("CREATE TABLE airports (faa, name)")
-        sqlite.execute("INSERT INTO airports VALUES ('JFK', 'Kennedy')")
-    sqlite.close()
+    path = tmp_path / "airports.db"
+    in_sqlite(path, "CREATE TABLE airports (faa, name)", "INSERT INTO airports VALUES ('JFK', 'Kennedy')")
     parquet.write_table(pa.table({"tailnum": ["N1"], "seats": [55], "year": [2004]}), tmp_path / "planes.parquet")
     await database.execute("CREATE TABLE planes (tailnum text, year int, seats int)")
     await database.execute("INSERT INTO planes VALUES ('N1', 2004, 55)")
@@ -214,15 +210,14 @@ async def test_the_examples_of_postgres_run(spark: SparkSession, database: Datab
 @pytest.mark.spark
 async def test_the_examples_of_sql_run(spark: SparkSession, tmp_path: Path) -> None:
     flights = spark.createDataFrame([("N10156",), ("XXX",)], "tailnum string").coalesce(1)
-    path = tmp_path / "shop.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("""
-            CREATE TABLE planes (tailnum TEXT PRIMARY KEY, year INTEGER, seats INTEGER);
-            INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182);
-            CREATE TABLE weather (origin TEXT, temp REAL);
-            INSERT INTO weather VALUES ('JFK', 1.5), ('JFK', 2.5);
-        """)
-    names = run_programs("sources.md", "SQL databases", URL=f"sqlite+aiosqlite:///{path}", flights=flights, os=os)
+    url = in_sqlite(
+        tmp_path / "shop.db",
+        "CREATE TABLE planes (tailnum TEXT PRIMARY KEY, year INTEGER, seats INTEGER)",
+        "INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182)",
+        "CREATE TABLE weather (origin TEXT, temp REAL)",
+        "INSERT INTO weather VALUES ('JFK', 1.5), ('JFK', 2.5)",
+    )
+    names = run_programs("sources.md", "SQL databases", URL=url, flights=flights, os=os)
     rows = await asyncio.to_thread(names["flights_with_planes"].collect)
     assert [tuple(row) for row in rows] == [("N10156", 2004, 55), ("XXX", None, None)]
     async with opened(names["latest"]) as latest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sqlite3
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +26,7 @@ from enrichers.redis import RedisEnricher
 from enrichers.sql.column_types import values_of
 from enrichers.typed import MisfitError
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import in_sqlite
 from tests.enrichers.test_postgres_columns import MISSES, in_columns
 from tests.numbers import fitted, numbers
 
@@ -163,11 +163,10 @@ async def test_X12_a_number_that_sqlalchemy_can_ask_postgres_for_is_found_or_an_
 
 @pytest.mark.parametrize(("kind", "fits"), [("REAL", True), ("NUMERIC", False), ("DECIMAL(10,2)", False)])
 async def test_X12_infinity_in_sqlite_is_found_or_an_error_of_it_alone(tmp_path: Path, kind: str, fits: bool) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as connection:
-        connection.execute(f"CREATE TABLE t (k {kind}, v text)")
-        connection.executemany("INSERT INTO t VALUES (?, ?)", [(math.inf, "inf"), (1.5, "1.5"), (math.nan, "null")])
-    connection.close()
-    async with Lookup(SqlEnricher(f"sqlite+aiosqlite:///{tmp_path / 't.db'}", table="t", key="k")) as lookup:
+    rows = [(math.inf, "inf"), (1.5, "1.5"), (math.nan, "null")]
+    create = f"CREATE TABLE t (k {kind}, v text)"
+    url = in_sqlite(tmp_path / "t.db", create, "INSERT INTO t VALUES (?, ?)", rows=rows)
+    async with Lookup(SqlEnricher(url, table="t", key="k")) as lookup:
         keys = [math.inf, Decimal("Infinity"), 1.5, -math.inf, math.nan, Decimal("NaN"), Decimal("1e400")]
         answers = await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
     assert answers[2:] == [{"v": "1.5"}, None, None, None, None]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from typing import Any
 
-import asyncpg
 import pytest
 from aiohttp import ClientSession
 
 from asyncio_operator import BlockingFunction, Enricher, EnricherError
 from asyncio_operator.testing import FakeService
 from enrichers import BlockingEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, SqlEnricher
+from tests.enrichers.helpers import in_sqlite
 from tests.redis_service import RedisServer, redis_server
 from tests.servers import PostgresServer, postgres
 
@@ -70,22 +69,18 @@ async def test_X7_a_blocking_function_that_was_closed_too_often_ends_its_threads
 
 
 async def test_X7_connections_of_sqlite(tmp_path: Any) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as connection:
-        connection.execute("CREATE TABLE t (id integer primary key, n integer)")
-        connection.execute("INSERT INTO t VALUES (1, 2)")
-    connection.close()
+    create = "CREATE TABLE t (id integer primary key, n integer)"
+    url = in_sqlite(tmp_path / "t.db", create, "INSERT INTO t VALUES (1, 2)")
     threads = threading.active_count()
-    await opened_twice(SqlEnricher(f"sqlite+aiosqlite:///{tmp_path}/t.db", table="t", key="id"))
-    assert threading.active_count() <= threads + 1  # The driver's executor.
+    await opened_twice(SqlEnricher(url, table="t", key="id"))
+    while threading.active_count() > threads + 1:  # noqa: ASYNC110 - the driver's executor stays.
+        await asyncio.sleep(0.01)
 
 
 async def test_X7_connections_of_postgres(postgres: PostgresServer) -> None:
     sql, dsn = "SELECT k AS id, 2::int AS n FROM unnest($1::int[]) k", f"{postgres.dsn}&application_name=twice"
     await opened_twice(PostgresEnricher(dsn, query=sql, key="id"))
-    connection = await asyncpg.connect(postgres.dsn)
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'twice'"
-    assert await connection.fetchval(ours) == 0
-    await connection.close()
+    assert await postgres.rows("SELECT FROM pg_stat_activity WHERE application_name = 'twice'") == []
 
 
 async def test_X7_connections_of_redis(redis_server: RedisServer) -> None:

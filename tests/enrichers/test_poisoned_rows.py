@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from asyncio_operator import Enricher
@@ -17,6 +15,7 @@ from asyncio_operator.testing import FakeAnswer, FakeService, check_enricher
 from enrichers import BlockingEnricher, PostgresEnricher, SqlEnricher
 from enrichers.http import HttpEnricher
 from enrichers.redis import RedisEnricher
+from tests.enrichers.helpers import in_sqlite
 from tests.mariadb_service import MariadbServer, mariadb, run
 from tests.redis_service import RedisServer, redis_server
 from tests.servers import PostgresServer
@@ -28,13 +27,8 @@ __all__ = ["mariadb", "redis_server"]
     "value", ["100 / (n - 7)", "(SELECT i FROM generate_series(1, CASE WHEN n = 7 THEN 2 ELSE 1 END) i)", "j::int"]
 )
 def test_X14_postgres(postgres: PostgresServer, value: str) -> None:
-    async def prepare(sql: str) -> None:
-        connection = await asyncpg.connect(postgres.dsn)
-        await connection.execute(sql)
-        await connection.close()
-
     rows = "SELECT i || 'x' AS id, i AS n, CASE WHEN i = 7 THEN '{' ELSE '1' END AS j FROM generate_series(1, 9) i"
-    asyncio.run(prepare(f"CREATE TABLE poisoned AS {rows} UNION ALL SELECT '9x', 9, '1'"))
+    asyncio.run(postgres.run(f"CREATE TABLE poisoned AS {rows} UNION ALL SELECT '9x', 9, '1'"))
     query = f"SELECT id, 3 AS w, n, {value} AS v FROM poisoned WHERE id = ANY($1)"
     try:
         check_enricher(
@@ -50,23 +44,20 @@ def test_X14_postgres(postgres: PostgresServer, value: str) -> None:
             poison=["7x"],
         )
     finally:
-        asyncio.run(prepare("DROP TABLE poisoned"))
+        asyncio.run(postgres.run("DROP TABLE poisoned"))
 
 
 @pytest.mark.parametrize(
     "value", ["json_extract(j, '$.a')", "abs(n)", "CASE WHEN id = 7 THEN 'x' ELSE 1 END", "CAST(b AS TEXT)"]
 )
 def test_X14_sqlite(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "t.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE t (id INTEGER, j TEXT, n INTEGER, b BLOB)")
-        good = [(i, '{"a": 1}', 1, b"1") for i in range(1, 7)]
-        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", [*good, (7, "{", -(2**63), b"\xff")])
-    connection.close()
+    create = "CREATE TABLE t (id INTEGER, j TEXT, n INTEGER, b BLOB)"
+    rows = [*((i, '{"a": 1}', 1, b"1") for i in range(1, 7)), (7, "{", -(2**63), b"\xff")]
+    url = in_sqlite(tmp_path / "t.db", create, "INSERT INTO t VALUES (?, ?, ?, ?)", rows=rows)
     query = f"SELECT id, {value} AS v FROM t WHERE id IN :keys"
     schema = f"id bigint, v {'string' if 'TEXT' in value else 'bigint'}"
     check_enricher(
-        lambda: SqlEnricher(f"sqlite+aiosqlite:///{path}", query=query, key="id", schema=schema),
+        lambda: SqlEnricher(url, query=query, key="id", schema=schema),
         known=[1, 6],
         missing=[8],
         poison=[7],

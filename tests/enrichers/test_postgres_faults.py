@@ -72,10 +72,7 @@ async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(server: S
 
 async def sleeping(server: PostgresServer) -> int:
     """How many queries the server holds in pg_sleep."""
-    connection = await asyncpg.connect(server.dsn)
-    number = await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-    await connection.close()
-    return int(number)
+    return len(await server.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
 
 
 async def until_sleeping(server: PostgresServer, number: int) -> None:
@@ -103,11 +100,7 @@ async def test_a_cancelled_lookup_ends_its_query_and_leaves_the_pool_usable(post
 
 
 async def connected(postgres: PostgresServer, application: str) -> int:
-    connection = await asyncpg.connect(postgres.dsn)
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
-    number = await connection.fetchval(sql, application)
-    await connection.close()
-    return int(number)
+    return len(await postgres.rows("SELECT FROM pg_stat_activity WHERE application_name = $1", application))
 
 
 async def test_close_leaves_no_connection(postgres: PostgresServer) -> None:

@@ -6,7 +6,6 @@ import math
 from decimal import Decimal
 from typing import Any
 
-import asyncpg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -138,15 +137,11 @@ async def test_L9_X12_a_text_that_the_database_cannot_hold_is_a_miss_and_others_
 ) -> None:
     """By rows and in columns, alone and among others. A query that refuses such a text is asked like a table."""
     row = {"v": "né 7", "w": ["é", None, "a7"]}
-    server = await asyncpg.connect(postgres.dsn)
-    await server.execute(f"CREATE DATABASE foreign_texts ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    await postgres.run(f"CREATE DATABASE foreign_texts ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     dsn = postgres.socket_dsn("foreign_texts")
     try:
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(
-            "CREATE TABLE t AS SELECT 'é' AS k, 'é'::char(3) AS c, 1 AS l, 'né ' || 7 AS v, ARRAY['é', NULL, 'a7'] AS w"
-        )
-        await connection.close()
+        columns = "'é' AS k, 'é'::char(3) AS c, 1 AS l, 'né ' || 7 AS v, ARRAY['é', NULL, 'a7'] AS w"
+        await postgres.run(f"CREATE TABLE t AS SELECT {columns}", database="foreign_texts")
         sources: list[dict[str, Any]] = [
             *({"table": "t", "key": key} for key in ("k", "c", ["l", "k"])),
             {"query": "SELECT k, v, w FROM t WHERE k = ANY ($1)", "key": "k"},
@@ -169,8 +164,7 @@ async def test_L9_X12_a_text_that_the_database_cannot_hold_is_a_miss_and_others_
             table = await enricher.lookup_columns(pa.array(range(100), pa.int32()))
             assert table.select(["v", "w"]).to_pylist() == [row], "the server answers in columns"
     finally:
-        await server.execute("DROP DATABASE foreign_texts (FORCE)")
-        await server.close()
+        await postgres.run("DROP DATABASE foreign_texts (FORCE)")
 
 
 async def test_X14_text_of_a_row_that_is_no_text_is_an_error_of_that_key_and_no_miss(database: Database) -> None:

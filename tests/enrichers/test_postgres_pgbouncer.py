@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError
@@ -34,7 +33,7 @@ TABLE = """
 """
 
 DATABASES = {
-    "as_usual": "",
+    "as_usual": "RESET ALL",
     "strict": "SET default_transaction_isolation = 'serializable'",
     "read_only": "SET default_transaction_read_only = on",
     "logged": "SET log_statement = 'all'",
@@ -51,18 +50,9 @@ EXPECTED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def databases(postgres: PostgresServer) -> None:
-    async def make() -> None:
-        for name, defaults in DATABASES.items():
-            connection = await asyncpg.connect(postgres.dsn)
-            await connection.execute(f"CREATE DATABASE {name}")
-            await connection.close()
-            connection = await asyncpg.connect(postgres.socket_dsn(name))
-            await connection.execute(TABLE)
-            if defaults:
-                await connection.execute(f"ALTER DATABASE {name} {defaults}")
-            await connection.close()
-
-    asyncio.run(make())
+    for name, defaults in DATABASES.items():
+        asyncio.run(postgres.run(f"CREATE DATABASE {name}"))
+        asyncio.run(postgres.run(TABLE, f"ALTER DATABASE {name} {defaults}", database=name))
 
 
 def results(dsn: str, processes: int, *programs: str) -> list[Any]:

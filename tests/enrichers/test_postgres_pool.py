@@ -255,11 +255,8 @@ async def test_a_limit_of_the_dsn_is_lowered_and_never_raised(postgres: Postgres
 async def test_a_new_connection_is_told_anew(postgres: PostgresServer) -> None:
     async with asked(f"{postgres.dsn}&application_name=anew") as enricher:
         assert await limits(enricher, 3) == ["4s"]
-        connection = await asyncpg.connect(postgres.dsn)
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'anew'"
-        )
-        await connection.close()
+        sql = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'anew'"
+        await postgres.run(sql)
         assert await limits(enricher, 30) == ["32s"]
 
 
@@ -268,11 +265,9 @@ async def until_a_statement(postgres: PostgresServer, name: str, state: Literal[
     condition = {"sleeps": "bool_or(wait_event = 'PgSleep')", "is over": "bool_and(state <> 'active')"}[state]
     default = {"sleeps": "false", "is over": "true"}[state]
     sql = f"SELECT coalesce({condition}, {default}) FROM pg_stat_activity WHERE application_name = $1"
-    connection = await asyncpg.connect(postgres.dsn)
     async with asyncio.timeout(60):
-        while not await connection.fetchval(sql, name):
+        while await postgres.rows(sql, name) == [(False,)]:
             pass
-    await connection.close()
 
 
 async def test_a_statement_ends_at_the_deadline_of_its_lookup(postgres: PostgresServer) -> None:

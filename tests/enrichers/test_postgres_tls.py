@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError
@@ -115,9 +114,7 @@ async def test_every_mode_that_fits_connects(server: TlsServer) -> None:
 
 
 async def test_a_client_certificate_in_place_of_a_password(server: TlsServer) -> None:
-    connection = await asyncpg.connect(server.dsn)
-    await connection.execute("CREATE ROLE alice LOGIN")
-    await connection.close()
+    await server.run("CREATE ROLE alice LOGIN")
     where = f"postgresql://alice@127.0.0.1:{server.port}/postgres"
     root = {"sslrootcert": "authority.pem"}
     known = server.tls("verify-full", **root, sslcert="alice.pem", sslkey="alice.key")

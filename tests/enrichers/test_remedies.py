@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import math
 import re
-import sqlite3
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from asyncio_operator import ConfigurationError
 from enrichers import PostgresEnricher, SqlEnricher
 from tests.enrichers.conftest import Database
-from tests.enrichers.helpers import opened
+from tests.enrichers.helpers import in_sqlite, opened
 from tests.enrichers.test_postgres_columns import MISSES, in_columns
 from tests.enrichers.test_postgres_lookup import KEYS as HELD
 from tests.enrichers.test_postgres_lookup import TYPES as KEY_TYPES
@@ -242,15 +240,10 @@ async def test_X4_the_query_for_a_key_of_mariadb_finds_every_column(
 
 
 async def test_X4_the_query_for_a_type_of_sqlite_finds_every_column(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.execute(
-            'CREATE TABLE "a ""b" (t TIME, any, "c :d%" TEXT, d DATE, made TIMESTAMP, n NUMERIC(9,2), '
-            "ok BOOLEAN, f REAL)"
-        )
-        row = ("10:00:00", 5, "x", "2024-02-29", "2024-02-29 12:00:00", 1.5, 1, 0.1)
-        connection.execute(f'INSERT INTO "a ""b" VALUES ({", ".join("?" * len(row))})', row)
-        connection.commit()
-    url = f"sqlite+aiosqlite:///{tmp_path / 't.db'}"
+    columns = 't TIME, any, "c :d%" TEXT, d DATE, made TIMESTAMP, n NUMERIC(9,2), ok BOOLEAN, f REAL'
+    row = ("10:00:00", 5, "x", "2024-02-29", "2024-02-29 12:00:00", 1.5, 1, 0.1)
+    insert = f'INSERT INTO "a ""b" VALUES ({", ".join("?" * len(row))})'
+    url = in_sqlite(tmp_path / "t.db", f'CREATE TABLE "a ""b" ({columns})', insert, rows=[row])
     made = datetime(2024, 2, 29, 12)
     values = ["10:00:00", "5", "x", made.date(), made, Decimal("1.5"), True, 0.1]
     whole = dict(zip(["t", "any", "c :d%", "d", "made", "n", "ok", "f"], values, strict=True))

@@ -25,7 +25,7 @@ from enrichers import SqlEnricher, TableEnricher
 from enrichers.sql import connections
 from enrichers.sql import key_select as statements
 from tests.enrichers import helpers
-from tests.enrichers.helpers import failure, told
+from tests.enrichers.helpers import failure, in_sqlite, told
 
 MOST_OF_SQLITE = 32_766
 
@@ -40,15 +40,6 @@ def url(path: Path) -> str:
     return f"sqlite+aiosqlite:///{path}"
 
 
-def execute(path: Path, *statements: str, rows: list[Any] | None = None) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        for statement in statements[:-1] if rows else statements:
-            connection.execute(statement)
-        if rows:
-            connection.executemany(statements[-1], rows)
-        connection.commit()
-
-
 def opened(url: Any, **options: Any) -> AbstractAsyncContextManager[SqlEnricher]:
     return helpers.opened(SqlEnricher(url, **({"key": "id"} | options)))
 
@@ -58,7 +49,7 @@ HOSTILE = ["' OR 1=1 --", '"; DROP TABLE t; --', "\0", "%s %(x)s :keys ?", "\ud8
 
 @pytest.mark.parametrize("max_batch", [1, 500])
 def test_a_table_keeps_the_contract(path: Path, url: str, max_batch: int) -> None:
-    execute(
+    in_sqlite(
         path,
         "CREATE TABLE t (id TEXT, v INTEGER, w TEXT)",
         "INSERT INTO t VALUES ('a', 1, 'x'), ('b', 2, NULL), ('b', 3, 'y'), ('B', 4, 'z'), (NULL, 5, 'n')",
@@ -75,7 +66,7 @@ def test_a_table_keeps_the_contract(path: Path, url: str, max_batch: int) -> Non
 
 
 def test_composite_keys_and_a_query_keep_the_contract(path: Path, url: str) -> None:
-    execute(
+    in_sqlite(
         path,
         "CREATE TABLE t (a TEXT, b INTEGER, v TEXT)",
         "INSERT INTO t VALUES ('x', 1, 'one'), ('x', 2, 'two'), ('y', 1, 'three'), ('y', 1, 'four'), (NULL, 1, 'n')",
@@ -96,7 +87,7 @@ async def test_composite_keys_find_their_rows_with_and_without_row_values(
     if dialect == "mssql":
         monkeypatch.setattr(statements, "WITHOUT_ROW_VALUES", {"sqlite"})
     rows = [(a, b, 10 * a + b) for a in range(10) for b in range(10)]
-    execute(path, "CREATE TABLE t (a INTEGER, b INTEGER, v INTEGER)", "INSERT INTO t VALUES (?, ?, ?)", rows=rows)
+    in_sqlite(path, "CREATE TABLE t (a INTEGER, b INTEGER, v INTEGER)", "INSERT INTO t VALUES (?, ?, ?)", rows=rows)
     async with opened(url, table="t", key=["a", "b"]) as enricher:
         keys = [(a, b) for a in range(9, -2, -1) for b in range(12)]
         assert await enricher.lookup_many(keys) == [
@@ -128,7 +119,7 @@ async def test_values_of_every_type_come_as_arrow_can_take_them(path: Path, url:
     columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, VALUES, strict=True))
     marks = ", ".join("?" * len(VALUES))
     rows = [(1, *(stored for _, stored, _ in VALUES)), (2, *(None for _ in VALUES))]
-    execute(path, f"CREATE TABLE t (id INTEGER, {columns})", f"INSERT INTO t VALUES (?, {marks})", rows=rows)
+    in_sqlite(path, f"CREATE TABLE t (id INTEGER, {columns})", f"INSERT INTO t VALUES (?, {marks})", rows=rows)
     async with opened(url, table="t") as enricher:
         full, empty = await enricher.lookup_many([1, 2])
         assert full == dict(zip(names, (value for _, _, value in VALUES), strict=True))
@@ -154,7 +145,7 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
     path: Path, url: str, kind: str, stored: Any, says: str
 ) -> None:
     rows = [("good", None), ("bad", stored)]
-    execute(path, f"CREATE TABLE t (id TEXT, v {kind})", "INSERT INTO t VALUES (?, ?)", rows=rows)
+    in_sqlite(path, f"CREATE TABLE t (id TEXT, v {kind})", "INSERT INTO t VALUES (?, ?)", rows=rows)
     async with opened(url, table="t") as enricher:
         error = await failure(enricher, "good", "bad")
         assert "SqlEnricher(table='t'), key 'bad': the column 'v' holds" in str(error)
@@ -168,7 +159,7 @@ async def test_hostile_names_are_quoted(path: Path, url: str) -> None:
     names = ['a"; DROP TABLE t; --', "select", "a.b", "%s", ":keys", "[x]", "ü `"]
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
     columns = ", ".join(f"{name} INTEGER" for name in quoted)
-    execute(
+    in_sqlite(
         path, f"CREATE TABLE {quoted[0]} (id INTEGER, {columns})", f"INSERT INTO {quoted[0]} VALUES (1,2,3,4,5,6,7,8)"
     )
     async with opened(url, table=[names[0]]) as enricher:
@@ -185,7 +176,7 @@ INSERT = "INSERT INTO t VALUES (?, 2, 7)"
 @pytest.mark.parametrize("key", ["id", ["id", "two"]])
 async def test_a_batch_beyond_the_limit_of_parameters_takes_several_statements(path: Path, url: str, key: Any) -> None:
     count = MOST_OF_SQLITE + 10
-    execute(
+    in_sqlite(
         path,
         "CREATE TABLE t (id INTEGER PRIMARY KEY, two INTEGER, v INTEGER)",
         "INSERT INTO t VALUES (?, 2, 7)",
@@ -198,7 +189,7 @@ async def test_a_batch_beyond_the_limit_of_parameters_takes_several_statements(p
 
 
 async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE planes (id INTEGER, seats INTEGER, odd TIME)")
+    in_sqlite(path, "CREATE TABLE planes (id INTEGER, seats INTEGER, odd TIME)")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"table": "plane"}, "table='plane'.* there is no such table; .*planes"),
         ({"table": "planes", "columns": ["seat"]}, "no column 'seat'; .*seats"),
@@ -232,7 +223,7 @@ def test_a_wrong_path_is_an_error_and_makes_no_file(path: Path, url: str, capfd:
 
 
 async def test_a_query_that_changes_its_keys_is_an_error(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id TEXT, v INTEGER)", "INSERT INTO t VALUES ('a', 1)")
+    in_sqlite(path, "CREATE TABLE t (id TEXT, v INTEGER)", "INSERT INTO t VALUES ('a', 1)")
     for key, says in (("upper(id)", "the key 'A', which was not asked for"), ("NULL", "the key None")):
         query = f"SELECT {key} AS id, v FROM t WHERE id IN :keys"
         async with opened(url, query=query, schema="id string, v int") as enricher:
@@ -240,16 +231,16 @@ async def test_a_query_that_changes_its_keys_is_an_error(path: Path, url: str) -
 
 
 async def test_rows_whose_key_differs_for_spark_are_not_found_in_a_table(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, v INTEGER)", "INSERT INTO t VALUES ('a', 1), ('A', 2)")
+    in_sqlite(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, v INTEGER)", "INSERT INTO t VALUES ('a', 1), ('A', 2)")
     async with opened(url, table="t") as enricher:
         assert await enricher.lookup_many(["a", "A", "b"]) == [{"v": 1}, {"v": 2}, None]
-    execute(path, "DELETE FROM t WHERE v = 1")
+    in_sqlite(path, "DELETE FROM t WHERE v = 1")
     async with opened(url, table="t") as enricher:
         assert await enricher.lookup("a") is None
 
 
 async def test_types_can_be_named_and_a_key_without_type_takes_any(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id, v)", "INSERT INTO t VALUES (1, '2.50'), ('one', '3.00')")
+    in_sqlite(path, "CREATE TABLE t (id, v)", "INSERT INTO t VALUES (1, '2.50'), ('one', '3.00')")
     with pytest.raises(ConfigurationError, match="schema="):
         SqlEnricher(url, table="t", key="id").schema()
     async with opened(url, table="t", schema="v decimal(5,2)") as enricher:
@@ -258,7 +249,7 @@ async def test_types_can_be_named_and_a_key_without_type_takes_any(path: Path, u
 
 
 async def test_a_locked_database_is_retryable(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id INTEGER, v INTEGER)", "INSERT INTO t VALUES (1, 2)")
+    in_sqlite(path, "CREATE TABLE t (id INTEGER, v INTEGER)", "INSERT INTO t VALUES (1, 2)")
     async with opened(url + "?timeout=0.01", table="t") as enricher:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
@@ -289,7 +280,7 @@ def threads() -> set[threading.Thread]:
 
 
 async def test_X7_a_cancelled_lookup_stops_its_statement_and_leaves_no_thread(path: Path, url: str) -> None:
-    execute(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
+    in_sqlite(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
     before = threads()
     async with opened(url, query=SLOW, schema="id int, v bigint", pool_size=1) as enricher:
         with pytest.raises(TimeoutError):
@@ -306,7 +297,7 @@ async def test_X7_a_query_that_is_slow_without_keys_is_stopped_on_the_driver(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT", 0.05)
-    execute(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
+    in_sqlite(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
     before = threads()
     query = SLOW.replace("id IN :keys", "1 OR id IN :keys")
     with pytest.raises(ConfigurationError, match=r"did not answer in time \(no answer within 0.05 s"):
@@ -316,7 +307,7 @@ async def test_X7_a_query_that_is_slow_without_keys_is_stopped_on_the_driver(
 
 async def test_X7_cancelled_lookups_lose_no_place_in_the_pool(path: Path, url: str) -> None:
     rows = [(number, number) for number in range(50)]
-    execute(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)", "INSERT INTO t VALUES (?, ?)", rows=rows)
+    in_sqlite(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)", "INSERT INTO t VALUES (?, ?)", rows=rows)
     before = threads()
     async with opened(url, table="t", pool_size=2) as enricher:
         await helpers.cancelled_at_any_turn(enricher, lambda number: {"v": number}, rounds=30)
@@ -324,7 +315,7 @@ async def test_X7_cancelled_lookups_lose_no_place_in_the_pool(path: Path, url: s
 
 
 async def test_a_table_can_be_kept_in_memory(path: Path, url: str) -> None:
-    execute(
+    in_sqlite(
         path, "CREATE TABLE t (id INTEGER, v TEXT)", "INSERT INTO t VALUES (1, 'a'), (1, 'b'), (NULL, 'c'), (2, 'd')"
     )
     async with helpers.opened(TableEnricher(SqlEnricher(url, table="t", key="id"), key="id")) as table:
@@ -410,7 +401,7 @@ async def test_a_driver_that_is_installed_and_broken_is_not_called_absent(
 
 def test_L8_a_connection_that_is_cut_says_nothing_to_a_loop_that_is_closed(path: Path, url: str) -> None:
     """pytest raises what the thread of a connection raises."""
-    execute(path, "CREATE TABLE t (id TEXT, v INTEGER)")
+    in_sqlite(path, "CREATE TABLE t (id TEXT, v INTEGER)")
 
     async def connect_and_cut() -> None:
         session = await connections.Database(url, None, 10.0).connect()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,7 @@ from enrichers import SqlEnricher
 from enrichers.scalars import JSON, scalar
 from enrichers.sql.column_types import column_for
 from enrichers.sql.spellings import MOST, moments, spellings_of, zoned
-from tests.enrichers.helpers import failure
+from tests.enrichers.helpers import failure, in_sqlite
 from tests.enrichers.test_sql_enricher import opened, path, url
 
 __all__ = ["path", "url"]
@@ -27,12 +26,8 @@ AT = datetime(2024, 2, 29, 12)
 
 
 def fill(path: Path, kind: str, values: list[Any]) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("DROP TABLE IF EXISTS t")
-    connection.execute(f"CREATE TABLE t (id {kind}, v INTEGER)")
-    connection.executemany("INSERT INTO t VALUES (?, ?)", [(value, i) for i, value in enumerate(values)])
-    connection.commit()
-    connection.close()
+    anew = "DROP TABLE IF EXISTS t", f"CREATE TABLE t (id {kind}, v INTEGER)"
+    in_sqlite(path, *anew, "INSERT INTO t VALUES (?, ?)", rows=[(value, i) for i, value in enumerate(values)])
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 1)))

@@ -11,7 +11,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import hypothesis
 import pyarrow as pa
 import pytest
@@ -308,12 +307,10 @@ def test_repr_shows_where_the_table_is_from_and_no_secret() -> None:
 
 
 async def test_the_source_may_be_another_enrichers_table(postgres: PostgresServer) -> None:
-    connection = await asyncpg.connect(postgres.dsn)
-    await connection.execute(
+    await postgres.run(
         "DROP TABLE IF EXISTS whole; CREATE TABLE whole (id int, part text, name text, price numeric(6,2), "
         "PRIMARY KEY (id, part)); INSERT INTO whole VALUES (1, 'a', 'tea', 2.50), (1, 'b', NULL, NULL)"
     )
-    await connection.close()
     source = PostgresEnricher(postgres.dsn, table="whole", key=["id", "part"])
     table = TableEnricher(source, key=["id", "part"])
     assert table.schema() == source.schema()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import re
-import sqlite3
 import uuid
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from asyncio_operator.lookup import Lookup
 from enrichers import PostgresEnricher, SqlEnricher
 from enrichers.databases.key_kinds import Instants, Uuids
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import in_sqlite
 from tests.servers import PostgresServer
 
 BAD = "convert_from('\\x53fcdf', 'SQL_ASCII')"
@@ -28,20 +28,10 @@ BAD = "convert_from('\\x53fcdf', 'SQL_ASCII')"
 @pytest.fixture(scope="module")
 def dsn(postgres: PostgresServer) -> str:
     """A database in SQL_ASCII. The key 7 has text in LATIN1, 8 in UTF-8, and both an ASCII one."""
-
-    async def make() -> None:
-        server = await asyncpg.connect(postgres.dsn)
-        await server.execute("CREATE DATABASE undecodable ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
-        await server.close()
-        connection = await asyncpg.connect(postgres.socket_dsn("undecodable"))
-        await connection.execute(
-            "CREATE TABLE t AS SELECT i AS id, 'k' || i AS k, 'plain' AS a, '\\u0008 ' || i AS \"v %\" "
-            "FROM generate_series(1, 100) i"
-        )
-        await connection.execute(f'UPDATE t SET "v %" = {BAD} WHERE id = 7; UPDATE t SET "v %" = \'Süß\' WHERE id = 8')
-        await connection.close()
-
-    asyncio.run(make())
+    rows = "SELECT i AS id, 'k' || i AS k, 'plain' AS a, '\\u0008 ' || i AS \"v %\" FROM generate_series(1, 100) i"
+    change = f'UPDATE t SET "v %" = {BAD} WHERE id = 7; UPDATE t SET "v %" = \'Süß\' WHERE id = 8'
+    asyncio.run(postgres.run("CREATE DATABASE undecodable ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"))
+    asyncio.run(postgres.run(f"CREATE TABLE t AS {rows}", change, database="undecodable"))
     return postgres.socket_dsn("undecodable")
 
 
@@ -115,11 +105,8 @@ async def test_X12_the_same_through_sqlalchemy(dsn: str, postgres: PostgresServe
 
 
 async def test_X12_text_of_sqlite_that_is_not_utf8_is_an_error_of_its_key_that_says_what_to_do(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as connection:
-        connection.execute("CREATE TABLE t (id INTEGER, v TEXT)")
-        connection.execute("INSERT INTO t VALUES (7, CAST(x'53fcdf' AS TEXT)), (8, 'Süß')")
-    connection.close()
-    url = f"sqlite+aiosqlite:///{tmp_path / 't.db'}"
+    insert = "INSERT INTO t VALUES (7, CAST(x'53fcdf' AS TEXT)), (8, 'Süß')"
+    url = in_sqlite(tmp_path / "t.db", "CREATE TABLE t (id INTEGER, v TEXT)", insert)
     bad, good = await answers(SqlEnricher(url, table="t", key="id"), [7, 8])
     assert good == {"v": "Süß"}
     assert isinstance(bad, EnricherError)

@@ -26,6 +26,7 @@ from asyncio_operator.telemetry.calls import observed
 from asyncio_operator.telemetry.propagation import in_task
 from asyncio_operator.testing import FakeService, VirtualTimeLoop
 from enrichers import HttpEnricher, SqlEnricher, enricher
+from tests.enrichers.helpers import in_sqlite
 from tests.telemetry.helpers import Seen, telemetry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,15 +253,9 @@ async def test_V4_an_error_of_http_is_its_status_and_a_lost_connection_the_name_
 
 
 async def test_V4_a_statement_has_the_attributes_of_databases(seen: Seen, tmp_path: Path) -> None:
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "shop.db") as database:
-        database.executescript(
-            "CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT); "
-            "INSERT INTO products VALUES (1, 'tea'), (2, 'ink')"
-        )
-    database.close()
-    sql = SqlEnricher(f"sqlite+aiosqlite:///{tmp_path}/shop.db", table="products", key="id")
+    create = "CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT)"
+    url = in_sqlite(tmp_path / "shop.db", create, "INSERT INTO products VALUES (1, 'tea'), (2, 'ink')")
+    sql = SqlEnricher(url, table="products", key="id")
     assert await rows(sql, [1, 2, 3]) == [{"name": "tea"}, {"name": "ink"}, None]
     [span] = seen.spans
     assert (span.name, span.kind) == ("SELECT products", SpanKind.CLIENT)
