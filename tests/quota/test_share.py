@@ -23,6 +23,7 @@ from asyncio_operator import (
     StateError,
 )
 from asyncio_operator.enricher import hint, settle
+from asyncio_operator.errors import EnricherError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.quota.account import answer
 from asyncio_operator.quota.coordinators.addresses import LocalCoordinator, States, coordinator_of
@@ -439,6 +440,23 @@ async def test_G1_operators_and_lookups_of_a_process_share_a_budget():
     figures = spec.statistics().units
     assert figures["calls"].allowed == 10
     assert figures["in_flight"].allowed == 4
+
+
+@virtual
+async def test_G5_answers_that_no_limit_hears_of_let_calls_start_after_a_pause():
+    started = {}
+
+    async def call(value):
+        started[value] = now()
+        await asyncio.sleep(0.01)
+        if value == 400:
+            raise EnricherError("later", retry_after=1.0)
+        return value
+
+    budget = Budget("a pause", Limit(1000, per=10.0))
+    await collect(AsyncWaitOperator(call, capacity=5, on_error="skip", budget=budget).process(range(500)))
+    # Not as if those before were still to be answered: then no call would start for two seconds more.
+    assert 0.95 < started[410] - started[400] < 1.2
 
 
 @virtual
