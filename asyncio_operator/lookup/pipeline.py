@@ -150,7 +150,7 @@ class LookupPipeline(Asking):
         self.direct = sliced or not (options.batching or single or yields)
         self.slices = options.batching.max_size if sliced and options.batching is not None else 0
         # Batches with more keys are called for by value. Not under a budget, which may not last for the last rows.
-        by_value = self.in_arrow and not self.slices and limited.allowance is None
+        by_value = enricher.lookup_columns is not None and not enricher.in_memory and limited.allowance is None
         self._gathered_above = options.batching.max_size if by_value and options.batching is not None else inf
         self.timed = options.timed
         self.judges = options.judges or options.hedge is not None or self.eager

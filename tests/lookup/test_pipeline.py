@@ -34,7 +34,7 @@ from asyncio_operator.arrow.key_arrays import key_array, key_parts, python_keys
 from asyncio_operator.arrow.key_index import ArrowKeys
 from asyncio_operator.engine.timing import TURN
 from asyncio_operator.enricher import hint
-from asyncio_operator.lookup.key_batch import BATCHES, FLUSH, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import BATCHES, FLUSH, Failure, KeyBatch, answer_of
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline, in_arrow
 from asyncio_operator.quota.share import own_allowance
@@ -703,13 +703,14 @@ AS_THEY_CAME = [[70, 1], [71, 2], [72, 3]]
         (pa.int64(), {}, NEAR),
         (pa.timestamp("us", "UTC"), {"ordered": True, "buffer": 6}, NEAR),
         (pa.struct([("0", pa.int32()), ("1", pa.string())]), {"ordered": False}, NEAR),
+        (pa.int32(), {"timed": True, "buffer": 6}, NEAR),
         (pa.string(), {}, AS_THEY_CAME),
         # The batch has no room at once: its first rows have to leave first.
         (pa.int64(), {"buffer": 5}, [[70, 1], [71, 2], [72], [3]]),
         # The first rows get what a budget has left.
         (pa.int64(), {"meter": Meter(keys=2)}, AS_THEY_CAME),
     ],
-    ids=["numbers", "times in order", "numbers and texts", "texts", "no room", "a budget"],
+    ids=["numbers", "times in order", "numbers and texts", "statuses", "texts", "no room", "a budget"],
 )
 @virtual
 async def test_A1_keys_near_each_other_are_asked_for_together(
@@ -723,7 +724,7 @@ async def test_A1_keys_near_each_other_are_asked_for_together(
     await look_up(enricher, [batch], tables=tables_of(enricher), fail=True, **options)
     positions = {key: numbers[place].as_py() for place, key in enumerate(python_keys(keys))}
     assert [[positions[key] for key in keys] for keys in enricher.asked] == asked
-    assert [answer.answer()["x"] for answer in batch.found(None)] == numbers.to_pylist()
+    assert [answer_of(one).answer()["x"] for one in batch.found(None)] == numbers.to_pylist()
 
 
 @given(
