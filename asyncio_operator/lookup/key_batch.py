@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress, count, repeat
+from itertools import count, repeat
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -147,7 +147,6 @@ class KeyBatch:
         ended: whether every key has an outcome.
         known: number of keys whose outcome was set before the batch was read.
         objects: the keys as Python has them.
-        places: the position of each key, by its name.
     """
 
     def __init__(self, keys: ArrowKeys, rows: int, payload: Any = None, ascending: bool = False) -> None:
@@ -164,15 +163,6 @@ class KeyBatch:
     @cached_property
     def objects(self) -> list[Any]:
         return list(self.keys)
-
-    @cached_property
-    def places(self) -> dict[int, int]:
-        return {name: i for i, name in enumerate(self.keys.names)}
-
-    def shared_with(self, other: KeyBatch, positions: Sequence[int]) -> list[tuple[int, int]]:
-        """The positions of keys that another batch has too, here and there. Their names are the same."""
-        others = [other.places[self.keys.names[i]] for i in positions]
-        return list(compress(zip(positions, others, strict=True), self.keys.same(positions, other.keys, others)))
 
     def store(self, positions: Sequence[int], answers: Any, reports: Sequence[Any] | None = None) -> None:
         """These keys have their answers, or their outcomes.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, compress, repeat
 from math import inf
 from operator import not_
@@ -84,7 +85,6 @@ class OpenBatch(CallWindow):
         # The number of keys without an outcome, as far as is known: it does not count the results of a window that is
         # not over.
         self.missing = len(positions)
-        self.entered: Sequence[Any] = ()  # Names of its keys in the table of open keys.
         # Batches that wait for outcomes of this one, with the positions of their keys, there and here.
         self.followers: list[tuple[OpenBatch, list[tuple[int, int]]]] = []
         self.eager = source.eager
@@ -120,17 +120,6 @@ class OpenBatch(CallWindow):
     def is_cut(self) -> bool:
         """Whether all of its keys are in runs."""
         return self._next == len(self.positions)
-
-    def enter(self, running: dict[Any, Any]) -> None:
-        """Enter the keys that are called for in the table of open keys."""
-        names, outcomes = self.batch.keys.names, self.batch.outcomes
-        # Answers of runs are remembered as they come, those of a window when it is over.
-        if not self._source.direct:
-            names = [names[i] for i in self.positions if outcomes[i] is PENDING]
-        elif len(self.positions) < len(names):
-            names = [names[i] for i in self.positions]
-        self.entered = names
-        running.update(dict.fromkeys(names, self))
 
     def gather(self) -> None:
         """Call for keys that are near each other together: an index has them on the same pages. All have room."""
@@ -191,9 +180,30 @@ class OpenBatch(CallWindow):
 
     # -- batches that wait for keys of this one
 
+    @cached_property
+    def names(self) -> dict[int, int]:
+        """The positions of the keys that are called for, by the names of the keys."""
+        return dict(zip(some(self.batch.keys.names, self.positions), self.positions, strict=True))
+
     def waits_for(self, name: Any) -> bool:
         """Whether the outcome of a key is to come."""
-        return self.batch.outcomes[self.batch.places[name]] is PENDING
+        return (here := self.names.get(name)) is not None and self.batch.outcomes[here] is PENDING
+
+    def lead(self, follower: OpenBatch) -> int:
+        """Let keys of a later batch wait for the outcomes that they have here. Returns how many do."""
+        keys, names = follower.batch.keys, follower.batch.keys.names
+        same = (
+            [] if self.names.keys().isdisjoint(names) else [i for i in follower.positions if self.waits_for(names[i])]
+        )
+        if not same:
+            return 0
+        here = [self.names[names[i]] for i in same]
+        # Two keys may have one name.
+        pairs = list(compress(zip(same, here, strict=True), keys.same(same, self.batch.keys, here)))
+        self.followers.append((follower, pairs))
+        waiting = {i for i, _ in pairs}
+        follower.positions = [i for i in follower.positions if i not in waiting]
+        return len(pairs)
 
     def pass_on(self) -> None:
         """Give those that wait the outcomes that have come."""

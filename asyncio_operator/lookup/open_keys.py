@@ -10,7 +10,7 @@ by one call, and an expired one may replace a failure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,8 @@ class OpenKeys:
         self.figures = parts.figures
         # Flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
         self.background: deque[OpenKey] = deque()
-        self.running: dict[Any, Any] = {}  # What each key is open for, by its name: an `OpenKey`, or an `OpenBatch`.
+        self.running: dict[Any, OpenKey] = {}  # By the names of their keys.
+        self.batches: Collection[Any] = ()  # Open ones, whose keys are called for too.
         self.name_of = name_of
         self._now = parts.timers.clock
         self._recorder = parts.recorder
@@ -93,8 +94,7 @@ class OpenKeys:
         """Call in the background for a key whose answer is old."""
         # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
         name = self.name_of(key)
-        present = self.running.get(name)
-        if present is None or not (isinstance(present, OpenKey) or present.waits_for(name)):
+        if name not in self.running and not any(one.waits_for(name) for one in self.batches):
             flight = self.opened(value, self._now())
             flight.refreshing = True
             self.enter(flight, key, name)
@@ -157,7 +157,7 @@ class PendingKeys(OpenKeys):
     def leave(self, key: Any, position: Any) -> OpenKey | None:
         """One stops waiting. Returns a flight that was handed out, to be abandoned, if none is left. A refresh goes
         on."""
-        pending: OpenKey | None = self.running.get(self.name_of(key))
+        pending = self.running.get(self.name_of(key))
         if pending is None:
             return None
         pending.waiters = [one for one in pending.waiters if one[1] is not position]

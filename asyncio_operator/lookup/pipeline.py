@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -159,9 +159,9 @@ class LookupPipeline(Asking):
         self._failing: Callable[[], None] | None = None
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
-        # In the order of the input; those whose keys no other batch has looked for; those whose end is reported now.
+        # In the order of the input; and those whose end is reported now.
         self._opened: dict[OpenBatch, None] = {}
-        self._apart: dict[OpenBatch, None] = {}
+        self.pending.batches = self._opened
         self._ended: deque[OpenBatch] = deque()
         self._ascent = Ascent()
         self.attempts = Attempts(self, self._reader, self.pending, parts)
@@ -284,52 +284,33 @@ class LookupPipeline(Asking):
             if len(current.positions) > self._gathered_above and len(batch.keys) <= self._delivery.room():
                 current.gather()
             self._delivery.take(batch, not current.missing)
-            self._opened[current] = self._apart[current] = None
-            if places.refreshes:
-                # A refresh looks for open keys too.
-                self._enter()
+            self._opened[current] = None
             self._pass(current)
             if not current.missing:
                 self.answered(current)
             for opened in earlier:
                 opened.pass_on()
 
-    def _share(self, current: OpenBatch) -> Iterable[OpenBatch]:
+    def _share(self, current: OpenBatch) -> list[OpenBatch]:
         """Let keys wait that are open already. Returns the batches for whose outcomes they wait."""
-        batch = current.batch
-        if batch.ascending or not current.positions:
-            return ()
-        self._enter()
-        names, running = batch.keys.names, self.pending.running
-        following: dict[OpenBatch, list[int]] = {}
-        if running and not running.keys().isdisjoint(names):
-            left: list[int] = []
-            for i in current.positions:
-                present = running.get(names[i])
-                if isinstance(present, OpenBatch) and present.waits_for(names[i]):
-                    following.setdefault(present, []).append(i)
-                # A refresh of a key whose old answer has expired meanwhile.
-                elif not isinstance(present, OpenKey) or not self._join(present, names[i], current, i):
-                    left.append(i)
-            for one, some in following.items():
-                pairs = batch.shared_with(one.batch, some)
-                one.followers.append((current, pairs))
-                self.pending.figures.shared += len(pairs)
-                if len(pairs) < len(some):
-                    left = sorted({*left, *some} - {i for i, _ in pairs})
-            current.positions = left
-        return following
+        leading = list[OpenBatch]()
+        if current.batch.ascending:
+            return leading
+        for one in reversed(self._opened):
+            if current.positions and (shared := one.lead(current)):
+                self.pending.figures.shared += shared
+                leading.append(one)
+        if self.pending.running:
+            # Refreshes of keys whose old answers have expired meanwhile.
+            current.positions = [i for i in current.positions if not self._join(current, i)]
+        return leading
 
-    def _join(self, present: OpenKey, name: Any, current: OpenBatch, position: int) -> bool:
+    def _join(self, current: OpenBatch, position: int) -> bool:
+        name = current.batch.keys.names[position]
+        present = self.pending.running.get(name)
         # Two keys may have one name. As lists: a NaN is itself.
-        same = [present.value] == [current.batch.objects[position]]
+        same = present is not None and [present.value] == [current.batch.objects[position]]
         return same and self.pending.join(name, current, position)
-
-    def _enter(self) -> None:
-        """Enter the open keys in the table."""
-        for opened in self._apart:
-            opened.enter(self.pending.running)
-        self._apart.clear()
 
     def answered(self, opened: OpenBatch) -> None:
         """All keys of a batch have their outcomes."""
@@ -337,14 +318,9 @@ class LookupPipeline(Asking):
         if len(self._ended) > 1:
             # It has waited for a batch whose outcomes are passed on now.
             return
-        running = self.pending.running
         while self._ended:
             one = self._ended[0]
             del self._opened[one]
-            self._apart.pop(one, None)
-            # Some may be open for another batch by now, and two may have one name.
-            for name in [name for name in one.entered if running.get(name) is one]:
-                running.pop(name, None)
             self._delivery.end(one.batch)
             one.pass_on()
             self._ended.popleft()
