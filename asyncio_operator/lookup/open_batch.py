@@ -192,10 +192,9 @@ class OpenBatch(CallWindow):
     def lead(self, follower: OpenBatch) -> int:
         """Let keys of a later batch wait for the outcomes that they have here. Returns how many do."""
         keys, names = follower.batch.keys, follower.batch.keys.names
-        same = (
-            [] if self.names.keys().isdisjoint(names) else [i for i in follower.positions if self.waits_for(names[i])]
-        )
-        if not same:
+        if self.names.keys().isdisjoint(names):
+            return 0
+        if not (same := [i for i in follower.positions if self.waits_for(names[i])]):
             return 0
         here = [self.names[names[i]] for i in same]
         # Two keys may have one name.
