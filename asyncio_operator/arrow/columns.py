@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
@@ -24,13 +24,11 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator.arrow.column_answers import ColumnAnswers, in_order, joined, together
-from asyncio_operator.arrow.decimals import cast_table, decimals_fit
+from asyncio_operator.arrow.decimals import cast_table, decimals_fit, decimals_of
 from asyncio_operator.arrow.type_names import in_ddl, shown_type
 from asyncio_operator.errors import ResultError, describe, describe_error
 
-Column = Any
-"""A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one array cannot hold the values, as with more than 2 GB of
-text."""
+Column = Any  # A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one cannot hold the values, as over 2 GB of text.
 
 SIMILAR = 0.75  # How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places.
 MOST_FIELDS = 200  # Fields of a row in which misspelt names are looked for.
@@ -111,6 +109,11 @@ def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[
 
 def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
     """The values in that type. Raises an error of any type if a value does not fit."""
+    if kinds.is_decimal(data_type) and {Decimal, type(None)}.issuperset(map(type, values)):
+        # Arrow refuses more than 38 digits, and wraps around with more than 76, though all behind these may be 0.
+        made = decimals_of(values, data_type)
+        if made.null_count == values.count(None):
+            return made
     # The types of the values decide for a whole column at once; only a mixed column is checked value by value.
     if not kinds.is_boolean(data_type) and not _are_exact(values, data_type):
         kind, fits = _sure(data_type)
@@ -180,17 +183,13 @@ def tell_misspelt(row: Mapping[str, Any], names: Sequence[str]) -> None:
     """Log, once for rows with these fields, that a field looks like a column that is absent."""
     # Most rows with absent columns have no other fields. One with very many is a mapping by key, and slow to compare.
     if len(row) <= MOST_FIELDS and any(field not in names for field in row):
-        _told(tuple([name for name in row if isinstance(name, str)]), tuple(names))
+        pair = misspelt(tuple([name for name in row if isinstance(name, str)]), tuple(names))
+        if pair is not None:
+            _told(*pair)
 
 
 @lru_cache(maxsize=1000)
-def _told(fields: tuple[str, ...], names: tuple[str, ...]) -> None:
-    if (pair := misspelt(fields, names)) is not None:
-        _told_pair(*pair)
-
-
-@lru_cache(maxsize=1000)
-def _told_pair(field: str, name: str) -> None:
+def _told(field: str, name: str) -> None:
     """Once for a pair, whatever other fields the rows have."""
     logger.warning(
         "an answer has the field %r, which is not a column, and no %r, which is one: its column is null. If one of "
@@ -200,7 +199,8 @@ def _told_pair(field: str, name: str) -> None:
     )
 
 
-def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str] | None:
+@lru_cache(maxsize=1000)
+def misspelt(fields: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, str] | None:
     """A field that is not a column, and an absent column with nearly that name; None if there is no such pair."""
     others = [field for field in fields if field not in names]
     for name in names:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Rounded
 from functools import lru_cache
 from typing import Any
 
@@ -49,12 +49,12 @@ def exact_decimal(kind: pa.DataType) -> Callable[[Decimal], Decimal]:
 
 
 def decimals_fit(numbers: Iterable[Decimal | None], kind: pa.DataType) -> bool:
-    """Whether a type holds numbers with all their digits. Arrow makes 0 of some that have far more."""
-    exact = exact_decimal(kind)
+    """Whether a type holds numbers with all their digits. Of those that have more than 76, Arrow makes others."""
+    exact, readable = exact_decimal(kind), Context(prec=76, traps=[Rounded]).plus
     try:
         for number in numbers:
             if number is not None:
-                exact(number)
+                exact(readable(number))
     except ArithmeticError:
         return False
     return True

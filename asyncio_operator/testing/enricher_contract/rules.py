@@ -249,7 +249,7 @@ async def rule_types(check: Check) -> None:
                 f"key {describe(key)}: its rows have none of the columns {schema.names}: {describe(rows)}"
             )
             for row in rows:
-                pair = misspelt([*row], schema.names)
+                pair = misspelt((*row,), (*schema.names,))
                 assert pair is None, (
                     f"key {describe(key)}: a row has the field {pair[0]!r}, which is not a column, and no {pair[1]!r}, "
                     "which is one: is one of them misspelt?"
