@@ -1,4 +1,4 @@
-"""Law Y1: what a simulation records of calls does not repeat a mistake of the library."""
+"""Law Y1: what a simulation records of options and calls shows a wrong run, and repeats no mistake of the library."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from asyncio_operator import FixedBackoff, Retry
 from asyncio_operator.errors import EnricherError, wait_of
+from asyncio_operator.lookup.key_batch import BATCHES, Delivery
 from asyncio_operator.policies import retry
 from asyncio_operator.testing import Simulation
 from asyncio_operator_proof.simulation.judge import broken
 from asyncio_operator_proof.simulation.recorded import facts_of
 from asyncio_operator_proof.simulation.scenario import Lookup, Scenario, Service, Task
+from tests.proof.simulation import names
 
 
 def test_R7_a_wait_that_the_library_reads_as_shorter_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +56,38 @@ def test_R1_a_call_that_is_cut_for_no_reason_is_seen(number: int) -> None:
     cut = [event for event in outcome.history if event["event"] == "call_ended" and event["outcome"] == "timed_out"]
     cut[number]["outcome"] = "cancelled"
     assert any("was cut after 0.200000 s" in one for one in broken(scenario, outcome))
+
+
+KEYS = tuple(number // 5 for number in range(40))
+
+
+class TwiceTheRows(Delivery):
+    """Reads rows up to twice the buffer."""
+
+    def takes_a_batch(self) -> bool:
+        return self._count < BATCHES or self._rows < 2 * self._buffer
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_O1_a_lookup_that_reads_more_rows_than_it_may_is_seen(monkeypatch: pytest.MonkeyPatch, chained: bool) -> None:
+    quick, slow = Lookup({"buffer": 100}, Service(mean=0.0)), Lookup({"buffer": 20, "capacity": 20}, Service(mean=1.0))
+    scenario = Scenario(1, (quick, slow) if chained else (slow,), (Task(KEYS, batch=5, pause=0.01),))
+    assert Simulation.from_scenario(scenario).violations() == []
+    monkeypatch.setattr(Delivery, "takes_a_batch", TwiceTheRows.takes_a_batch)
+    wrong = Simulation.from_scenario(scenario).violations()
+    assert wrong != []
+    assert all("rows are inside, and buffer is 20" in one for one in wrong)
+
+
+class NotIdempotent(names.Names):
+    """Its calls must not be made twice."""
+
+    idempotent = False
+
+
+def test_H2_the_history_says_whether_calls_may_be_made_twice() -> None:
+    rows = {1: {"name": "Ada"}}
+    for enricher in (names.Names, NotIdempotent):
+        scenario = Scenario(1, (Lookup(),), (Task((1,)),), rows=rows)
+        [setting] = Simulation.from_scenario(scenario, enricher).run().settings
+        assert setting["idempotent"] is enricher.idempotent
