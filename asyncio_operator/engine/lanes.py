@@ -246,7 +246,7 @@ class Lanes:
         # After both were set: the contexts of all calls are copies of this one.
         lane.first_context = copy_context()
         try:
-            while (window := await self._seek(lane, appointed)) is not None:
+            while (window := await self._seek(appointed)) is not None:
                 appointed = False
                 lane.window = window
                 await self._work(lane, window)
@@ -265,7 +265,7 @@ class Lanes:
             self.fail(failure)
         self._check_finished()
 
-    async def _seek(self, lane: Lane, appointed: bool) -> Window | None:
+    async def _seek(self, appointed: bool) -> Window | None:
         """Wait for one's turn to be the seeker, and then for work."""
         if self._seeking and not appointed and not self._drained:
             turn: asyncio.Future[None] = self._loop.create_future()
