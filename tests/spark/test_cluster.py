@@ -230,7 +230,7 @@ def test_the_package_comes_with_the_job_and_from_nowhere_else(cluster: Cluster) 
     for _, python, directory, file in rows:
         assert python == str(cluster.python)
         assert Path(directory).is_relative_to(cluster.directory)
-        inside = ("asyncio_operator.zip", "asyncio_operator", "spark", "worker", "link.py")
+        inside = ("asyncio_operator.zip", "asyncio_operator", "spark", "worker", "links.py")
         assert Path(directory, file).parts[-5:] == inside
         assert Path(directory, file).resolve().is_relative_to(directory)
         # Each executor has a directory of its own, in that of its worker.
