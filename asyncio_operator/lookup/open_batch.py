@@ -192,11 +192,13 @@ class OpenBatch(CallWindow):
     def lead(self, follower: OpenBatch) -> int:
         """Let keys of a later batch wait for the outcomes that they have here. Returns how many do."""
         keys, names = follower.batch.keys, follower.batch.keys.names
-        if self.names.keys().isdisjoint(names):
+        mine, outcomes = self.names, self.batch.outcomes
+        if mine.keys().isdisjoint(names):
             return 0
-        if not (same := [i for i in follower.positions if self.waits_for(names[i])]):
+        same = [i for i in follower.positions if (at := mine.get(names[i])) is not None and outcomes[at] is PENDING]
+        if not same:
             return 0
-        here = [self.names[names[i]] for i in same]
+        here = [mine[names[i]] for i in same]
         # Two keys may have one name.
         pairs = list(compress(zip(same, here, strict=True), keys.same(same, self.batch.keys, here)))
         self.followers.append((follower, pairs))
