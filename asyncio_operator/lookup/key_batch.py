@@ -36,9 +36,7 @@ BATCHES = 4
 flight."""
 
 FLUSH = 0.1  # Seconds after which the ready outcomes of an incomplete batch are delivered: half of what law X9 allows.
-
-STARVED_FLUSH = 0.005
-"""The same while calls wait for the room that this makes. It is many times the cost of a search for ready outcomes."""
+STARVED_FLUSH = 0.005  # The same while calls wait for the room that this makes: many times the cost of a search.
 
 PENDING: Any = object()  # The placeholder of an outcome that has not arrived yet.
 IN_COLUMNS: Any = object()  # An outcome that is in the columns of its batch.
