@@ -25,7 +25,7 @@ from tests.mutants.bugs import Bug
 FOLDERS = {
     "arrow": ("arrow", "lookup"),
     "quota": ("quota", "engine", "lookup", "proof/simulation"),
-    "engine": ("operator", "engine", "lookup", "spark/worker"),
+    "engine": ("operator", "engine", "lookup", "quota", "spark/worker"),
     "enrichers": ("enrichers",),
     "journal": ("journal", "lookup", "proof/simulation", "spark/worker"),
     "lookup": ("lookup", "spark/worker"),
