@@ -182,10 +182,9 @@ def _check_names(row: Mapping[str, Any], names: Sequence[str]) -> None:
 def tell_misspelt(row: Mapping[str, Any], names: Sequence[str]) -> None:
     """Log, once for rows with these fields, that a field looks like a column that is absent."""
     # Most rows with absent columns have no other fields. One with very many is a mapping by key, and slow to compare.
-    if len(row) <= MOST_FIELDS and any(field not in names for field in row):
-        pair = misspelt(tuple([name for name in row if isinstance(name, str)]), tuple(names))
-        if pair is not None:
-            _told(*pair)
+    others = len(row) <= MOST_FIELDS and any(field not in names for field in row)
+    if others and (pair := misspelt(tuple([name for name in row if isinstance(name, str)]), tuple(names))) is not None:
+        _told(*pair)
 
 
 @lru_cache(maxsize=1000)

@@ -29,6 +29,7 @@ import pyarrow.types as kinds
 from asyncio_operator.arrow.type_names import in_ddl, shown_type
 
 MOST_DIGITS = 38  # Of a number in 128 bits.
+_readable = Context(prec=76, traps=[Rounded]).plus  # Raises if a number has more digits than Arrow reads.
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -50,11 +51,11 @@ def exact_decimal(kind: pa.DataType) -> Callable[[Decimal], Decimal]:
 
 def decimals_fit(numbers: Iterable[Decimal | None], kind: pa.DataType) -> bool:
     """Whether a type holds numbers with all their digits. Of those that have more than 76, Arrow makes others."""
-    exact, readable = exact_decimal(kind), Context(prec=76, traps=[Rounded]).plus
+    exact = exact_decimal(kind)
     try:
         for number in numbers:
             if number is not None:
-                exact(readable(number))
+                exact(_readable(number))
     except ArithmeticError:
         return False
     return True

@@ -71,7 +71,7 @@ class OpenBatch(CallWindow):
     lanes if the source is direct.
 
     Args:
-        positions: those of the keys to call for, ascending.
+        positions: those of the keys to call for, ascending until `gather`.
     """
 
     def __init__(self, batch: KeyBatch, positions: Sequence[int], source: Asking) -> None:

@@ -10,7 +10,7 @@ by one call, and an expired one may replace a failure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class OpenKeys:
         # Flights of refreshes, and of the keys of a `Lookup`. A source takes them before others.
         self.background: deque[OpenKey] = deque()
         self.running: dict[Any, OpenKey] = {}  # By the names of their keys.
-        self.batches: Collection[Any] = ()  # Open ones, whose keys are called for too.
+        self.batches: dict[Any, None] = {}  # Open ones, whose keys are called for too, in the order of the input.
         self.name_of = name_of
         self._now = parts.timers.clock
         self._recorder = parts.recorder

@@ -159,10 +159,8 @@ class LookupPipeline(Asking):
         self._failing: Callable[[], None] | None = None
         self._current: OpenBatch | None = None
         self._window: OpenBatch | None = None
-        # In the order of the input; and those whose end is reported now.
-        self._opened: dict[OpenBatch, None] = {}
-        self.pending.batches = self._opened
-        self._ended: deque[OpenBatch] = deque()
+        self._opened: dict[OpenBatch, None] = self.pending.batches
+        self._ended: deque[OpenBatch] = deque()  # Those whose end is reported now.
         self._ascent = Ascent()
         self.attempts = Attempts(self, self._reader, self.pending, parts)
         self._lanes = self.attempts.lanes
