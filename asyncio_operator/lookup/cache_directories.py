@@ -373,7 +373,7 @@ async def open_own_cache(
     """Opens the cache of a `Lookup`, in a thread. The arguments are those of `open_cache`."""
     # A cache on disk needs the time of day. Start from it and add the loop's time, which tests can set.
     now = clock_of(asyncio.get_running_loop())
-    offset = wall() - now()
+    offset = round(wall() - now(), 3)  # Whole milliseconds: ages are those of the loop's time.
     stamps = clock or (lambda: now() + offset)
     opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner, stamps, schema))
     try:

@@ -311,3 +311,17 @@ async def test_X7_a_task_that_fails_gives_its_cache_back() -> None:
             pass
     await asyncio.sleep(0)
     assert len(caches.all()) == cache_directories.UNUSED
+
+
+@pytest.mark.parametrize("fraction", [i / 10_000 for i in range(10)])
+@virtual
+async def test_L5_ages_of_a_lookup_on_virtual_time_do_not_depend_on_the_time_of_day(
+    fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_directories, "wall", lambda: 1_800_000_000 + fraction)
+    await asyncio.sleep(0.0004)
+    cache = await cache_directories.open_own_cache(Cache(expire_after_write=1), "owner", None, SCHEMA)
+    cache.put("a", ROW)
+    await asyncio.sleep(0.9992)
+    assert cache.get("a") is ABSENT
+    cache.close()
