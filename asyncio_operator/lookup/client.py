@@ -132,8 +132,9 @@ class Lookup:
             self._closing = asyncio.ensure_future(engine.close())
         if (closing := self._closing) is not None:
             # A caller that is cancelled here stops waiting. The lookup is closed all the same.
-            await asyncio.shield(closing)
+            await asyncio.wait([closing])
             self._closing = None
+            closing.result()
 
     async def get(self, key: Any) -> Found:
         """The row of a key, a list of rows, or None. It is None without a row, and if a part of the key is None.
@@ -271,6 +272,13 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
     # The fingerprint is taken after `schema`, because an enricher may learn from its source what belongs to it.
     owner = cache_owner(fingerprint(enricher), schema)
     check = AnswerCheck(schema)
+    optional, tables = optional_parts(enricher), None  # Before `open`: an error leaves nothing open.
+    if enricher.lookup_columns is not None:
+        # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
+        from asyncio_operator.arrow.answer_tables import AnswerTables
+
+        # Keys of unknown type have Python's types.
+        tables = AnswerTables(enricher.key_schema(), schema, optional=optional)
     enricher = copy(enricher) if id(enricher) in _OPEN else enricher
     _OPEN.add(id(enricher))
     try:
@@ -289,13 +297,6 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
         allowance=own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh)),
         limiter=window.by(clock_of(asyncio.get_running_loop())),
     )
-    tables = None
-    if enricher.lookup_columns is not None:
-        # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
-        from asyncio_operator.arrow.answer_tables import AnswerTables
-
-        # Keys of unknown type have Python's types.
-        tables = AnswerTables(enricher.key_schema(), schema, optional=optional_parts(enricher))
     places, nothing = Places(Figures(), check, cache), as_input(())
     pipeline = LookupPipeline(enricher, nothing, lambda *_: None, options, places, limited, None, tables, single=True)
     return _Engine(enricher, cache, limited.allowance, pipeline)

@@ -589,6 +589,34 @@ async def test_an_enricher_whose_schema_fails_was_never_opened_and_is_not_closed
 
 
 @virtual
+async def test_O8_an_error_of_close_is_raised_once_and_a_second_close_does_nothing() -> None:
+    enricher = Life(slowly, close=OSError("no"))
+    lookup = Lookup(enricher)
+    await lookup.open()
+    with pytest.raises(OSError, match="no"):
+        await lookup.close()
+    await lookup.close()
+    assert enricher.steps == ["open", "close"]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@virtual
+async def test_O8_an_enricher_whose_key_schema_fails_is_not_left_open(columns: bool) -> None:
+    class NoKeySchema(Life):
+        optional_keys = ("hour",)
+
+        def key_schema(self) -> pa.Schema:
+            raise ValueError("no such key")
+
+    enricher: Any = NoKeySchema(slowly)
+    if columns:
+        enricher.lookup_columns = slowly
+    with pytest.raises(ValueError, match="no such key"):
+        await Lookup(enricher).open()
+    assert enricher.steps == []
+
+
+@virtual
 async def test_L9_what_is_no_answer_is_told_with_what_to_do() -> None:
     async def forgetful(key: Any) -> Any:
         return asyncio.sleep(0) if key == 1 else Row(x=1)
