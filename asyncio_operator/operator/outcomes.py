@@ -103,6 +103,7 @@ class Outcomes:
         try:
             outputs = self.outputs(result, what) if self._flatten or type(result) is CoroutineType else (result,)
         except BaseException as error:
+            what = what if isinstance(error, ResultError) else f"iterating over the result of {what}"
             return self.failed(entry, error, attempts, what=what)
         entry.complete(outputs)
         if self.buffer.ready is not None:
@@ -173,11 +174,10 @@ class Outcomes:
 
         Returns how it ended: "timeout", or "skipped".
         """
-        value = value_of(entry)
+        value, limit = value_of(entry), self.options.timeout
         self.figures.timeouts += 1
         # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
-            limit = self.options.timeout
             error = ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {limit} s")
             return "skipped" if self.failed(entry, error, attempts, None) == "skipped" else "timeout"
         hook = "on_timeout" if self.options.on_timeout is not None else "the function's timeout"
