@@ -34,7 +34,7 @@ def canonical_key(key: Any) -> Any:
     """The canonical value of a key: equal for all its spellings. None if the key, or a part of it, is None.
 
     A datetime with a zone is converted to UTC, -0.0 to 0.0, NaN to `NAN`, a ``numpy.float64`` to a float, a Timestamp
-    of pandas without nanoseconds to a datetime, its NaT and NA to None. Other values stay as they are.
+    of pandas without nanoseconds to a datetime, NaT and NA of pandas and NumPy to None. Other values stay as they are.
     """
     kind = type(key)
     if kind is str or kind is int:
@@ -42,7 +42,7 @@ def canonical_key(key: Any) -> Any:
     canonical = _CANONICAL.get(kind)
     if canonical is not None:
         return canonical(key)
-    if kind.__name__ in ("NaTType", "NAType"):
+    if kind.__name__ in ("NaTType", "NAType") or (kind.__name__ in ("datetime64", "timedelta64") and key != key):
         return None
     if isinstance(key, datetime) and not getattr(key, "nanosecond", 0):
         return _datetime(datetime.combine(key.date(), key.timetz()))
@@ -57,7 +57,7 @@ def canonical_optional(key: Any, optional: Collection[int]) -> Any:
     if not optional or not isinstance(key, tuple):
         return canonical_key(key)
     parts = tuple(map(canonical_key, key))
-    if any(part is None and (i not in optional or key[i] is not None) for i, part in enumerate(parts)):
+    if any(part is None and (i not in optional or isinstance(key[i], tuple)) for i, part in enumerate(parts)):
         return None
     return parts
 

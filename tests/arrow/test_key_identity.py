@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Enricher, Retry
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values
-from asyncio_operator.arrow.key_identity import canonical_key, identity
+from asyncio_operator.arrow.key_identity import canonical_key, canonical_optional, identity
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
@@ -179,6 +179,8 @@ def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> Non
         (pandas.NaT, None),
         (pandas.NA, None),
         (("JFK", pandas.NaT), None),
+        (np.datetime64("NaT"), None),
+        (("JFK", np.timedelta64("NaT")), None),
         (("JFK", None), None),
         (("JFK", (1, None)), None),
         (None, None),
@@ -186,6 +188,12 @@ def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> Non
 )
 def test_L10_the_canonical_form_is_what_an_enricher_is_asked_for(key: Any, canonical: Any) -> None:
     assert repr(canonical_key(key)) == repr(canonical)
+
+
+@pytest.mark.parametrize("null", [None, pandas.NaT, pandas.NA, np.datetime64("NaT")], ids=repr)
+def test_L1_every_null_may_be_in_an_optional_part_and_none_in_another(null: Any) -> None:
+    assert canonical_optional(("JFK", null), (1,)) == ("JFK", None)
+    assert canonical_optional((null, "JFK"), (1,)) is canonical_optional(("JFK", (1, null)), (1,)) is None
 
 
 def test_L10_a_column_in_a_dictionary_has_the_same_keys() -> None:
