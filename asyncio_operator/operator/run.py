@@ -137,9 +137,6 @@ class Run:
         self._reader = reader = Reader(elements)
         self.buffer = buffer = Buffer(queue, now)
         self.outcomes = outcomes = Outcomes(options, function.timeout, buffer)
-        self.firing: Firing | None = None
-        if options.timers is not None:
-            self.firing = Firing(options.timers, restore.collected, lambda: wake(buffer.ready))
         self._recorder = recorder = recorder_of(options.trace, now())
         weigh = overridden(function.weigh, AsyncFunction.weigh)
         self._allowance: Reservation | None = None
@@ -162,6 +159,9 @@ class Run:
         self._failure: BaseException | None = None
         self._phase = "opening the function"
         self._last_tasks: list[End] = []
+        self.firing: Firing | None = None
+        if options.timers is not None:  # Last: a run that is refused must not keep them.
+            self.firing = Firing(options.timers, restore.collected, lambda: wake(buffer.ready))
         # Ends when every call has ended and the function is closed; see `_live` for its result.
         self.task: End = start_task(self._live())
         self.task.add_done_callback(lambda _: wake(buffer.ready))

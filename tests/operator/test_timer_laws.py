@@ -15,6 +15,7 @@ from asyncio_operator import AsyncWaitOperator, Record, StateError, Watermark
 from asyncio_operator.state import KeyGroupRange
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.timers import HeapQueues, InternalTimerService, ProcessingTimeDriver, Timer, TimerServiceManager
+from asyncio_operator.trace import Trace
 from tests.operator.helpers import Doors, block, collect, collect_timed, collect_until, nap, run_on, same, virtual
 
 GROUPS = KeyGroupRange(0, 3)
@@ -127,6 +128,18 @@ async def test_T9_only_records_are_collected_and_only_during_a_run():
     for timers in (service, TimerServiceManager()):
         with pytest.raises(StateError, match="during a run"):
             timers.collect(Record(1))
+
+
+@virtual
+async def test_T9_a_run_that_is_refused_leaves_the_timers_free():
+    trace = Trace()
+    other = AsyncWaitOperator(same, trace=trace).process([1])
+    await anext(other)
+    operator = Reminders().operator(trace=trace)
+    with pytest.raises(StateError, match="the trace records another run"):
+        await collect(operator.process([Watermark(1)]))
+    await other.aclose()
+    assert await collect(operator.process([Watermark(1)])) == [Watermark(1)]
 
 
 @virtual
