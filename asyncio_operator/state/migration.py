@@ -54,7 +54,7 @@ class MigratingMapState(MapState[K, V]):
             raise must_be("the name of the new state", new.name, "another one than that of the old state")
         if old.default:
             raise must_be(f"the default of the old state {old.name!r}", old.default, "left out: a map has none")
-        self._old: ValueState[Any] = backend.value_state(old)
+        self._old: ValueState[Any] = backend.value_state(old)  # Its `_current` is the backend until it is dropped.
         self._map: MapState[K, V] = backend.map_state(new)
         super().__init__(backend, self._map.entries, new)
         # Without a slot at hand, every method asks for one, and the old value moves first.
@@ -63,7 +63,7 @@ class MigratingMapState(MapState[K, V]):
     def clear(self) -> None:
         """As of `MapState`; an old value goes too, in the same batch."""
         slot, batch = self._slot(), self._backend.new_batch()
-        if self._old.name in self._backend.metas:
+        if self._old._current is self._backend:
             self._old.entries.stage(batch, slot, (), True)
         self.entries.stage(batch, slot, (), True)
         self._commit(batch, slot)
@@ -72,14 +72,14 @@ class MigratingMapState(MapState[K, V]):
         """Moves what is left in the old state, of all keys and namespaces. The current key and namespace stay.
 
         Each key is a batch of its own, so a process that dies leaves the rest to the next call. After it
-        ``backend.drop(name)`` takes the old state away, and this object still works.
+        ``backend.drop(name)`` takes the old state away: this object still works, without a new state of its name.
 
         Raises:
             StateMigrationError: an old value does not fit; it stays, and so do those behind it.
             StateError: the backend is closed.
         """
         self._backend.settle()
-        if self._old.name in self._backend.metas:
+        if self._old._current is self._backend:
             for slot, sub, stored in self._backend.table(self._old.name).entries():
                 self._move(slot + sub, stored)
 
@@ -91,7 +91,7 @@ class MigratingMapState(MapState[K, V]):
     def _moved(self) -> bytes:
         """The current slot, after its old value, if there is one, has moved into the map."""
         slot = self._slot()
-        if self._old.name in self._backend.metas:
+        if self._old._current is self._backend:
             stored = self._stored(slot)
             if stored is not None:
                 self._move(slot, stored)

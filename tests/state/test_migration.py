@@ -157,6 +157,22 @@ def test_S12_every_method_sees_what_the_old_value_held_and_finish_moves_the_rest
             backend.close()
 
 
+def test_S12_a_new_state_of_the_name_of_a_dropped_one_is_no_part_of_the_map(make):
+    backend = make()
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, NEW)
+    backend.set_current_key("k")
+    state.put("a", 1)
+    state.finish()
+    backend.drop("old")
+    again = backend.value_state(OLD)
+    again.update({"b": 2})
+    state.finish()
+    assert dict(state.items()) == {"a": 1}
+    state.clear()
+    assert state.is_empty()
+    assert again.value() == {"b": 2}
+
+
 def test_S12_what_does_not_fit_stops_the_end_of_a_migration(make):
     backend = make()
     state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, NEW)
