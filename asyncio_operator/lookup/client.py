@@ -118,18 +118,19 @@ class Lookup:
             raise StateError("the lookup is open already")
         self._opening = True
         try:
-            if self._closing is not None:
+            if self._closing is not None and not self._closing.done():
                 await asyncio.wait([self._closing])
             self._engine = await _opened(self._enricher, self._options, self._clock, self._window)
         finally:
             self._opening = False
 
     async def close(self) -> None:
-        """Cancel running calls, and close the enricher and the cache. Callers that still wait get a `StateError`. A
-        second call does nothing."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            self._closing = asyncio.ensure_future(engine.close())
+        """Cancel running calls, and close the enricher and the cache. Callers that still wait get a `StateError`, and
+        so does another loop, unless that of the lookup is closed. A second call does nothing."""
+        if (engine := self._engine) is not None:
+            if not engine.loop.is_closed():
+                engine.require_loop()
+            self._engine, self._closing = None, asyncio.ensure_future(engine.close())
         if (closing := self._closing) is not None:
             # A caller that is cancelled here stops waiting. The lookup is closed all the same.
             await asyncio.wait([closing])
@@ -156,11 +157,7 @@ class Lookup:
         """
         if self._engine is None:
             raise StateError("the lookup is not open; use `async with Lookup(...) as lookup`, or await lookup.open()")
-        if self._engine.loop is not asyncio.get_running_loop():
-            raise StateError(
-                "the lookup was opened on another event loop, to which it belongs; open one in each loop, or send the "
-                "call there with asyncio.run_coroutine_threadsafe"
-            )
+        self._engine.require_loop()
         return await self._engine.get(key)
 
     async def __aenter__(self) -> Self:
@@ -194,11 +191,10 @@ class _Engine:
         """Run until the task is cancelled, or an error ends the run."""
         try:
             await self._pipeline.run()
-        except asyncio.CancelledError as error:
-            # One that no one asked for is an error of what the run has called, such as a predicate of `Retry`.
-            self._failure = StateError("the lookup was closed") if self._running.cancelling() else error
         except BaseException as error:
-            self._failure = error
+            # A cancellation that no one asked for is an error of what the run has called, such as a predicate.
+            closed = isinstance(error, asyncio.CancelledError) and self._running.cancelling()
+            self._failure = StateError("the lookup was closed") if closed else error
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:
@@ -240,13 +236,21 @@ class _Engine:
         if not position.done():
             position.set_result(outcome)
 
+    def require_loop(self) -> None:
+        if self.loop is not asyncio.get_running_loop():
+            raise StateError(
+                "the lookup was opened on another event loop, to which it belongs; open one in each loop, or send the "
+                "call there with asyncio.run_coroutine_threadsafe"
+            )
+
     async def close(self) -> None:
-        # Any task may close the lookup, also one that a call has started.
-        self._attempts.lanes.stop()
-        self._running.cancel()
-        await asyncio.wait([self._running])
-        if self._allowance is not None:
-            await self._allowance.settled()
+        if not self.loop.is_closed():
+            # Any task may close the lookup, also one that a call has started.
+            self._attempts.lanes.stop()
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            if self._allowance is not None:
+                await self._allowance.settled()
         try:
             await _closed(self._enricher)
         finally:
@@ -292,20 +296,16 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
         if isinstance(error, ExceptionGroup):
             raise EnricherError.of(error) from error
         raise
-    limited = Limited(
-        breaker_clock=clock,
-        allowance=own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh)),
-        limiter=window.by(clock_of(asyncio.get_running_loop())),
-    )
+    now, weigh = clock_of(asyncio.get_running_loop()), overridden(enricher.weigh, Enricher.weigh)
+    allowance = own_allowance(options.budget, describe(enricher), weigh)
+    limited = Limited(breaker_clock=clock, allowance=allowance, limiter=window.by(now))
     places, nothing = Places(Figures(), check, cache), as_input(())
     pipeline = LookupPipeline(enricher, nothing, lambda *_: None, options, places, limited, None, tables, single=True)
-    return _Engine(enricher, cache, limited.allowance, pipeline)
+    return _Engine(enricher, cache, allowance, pipeline)
 
 
 def _own(answer: Any) -> Any:
     """A copy of the answer, which the caller may change."""
-    if isinstance(answer, list):
-        return [_own(row) for row in answer]
     if isinstance(answer, dict):
         return {name: value if type(value) in ATOMIC else copied(value) for name, value in answer.items()}
-    return answer
+    return [*map(_own, answer)] if isinstance(answer, list) else answer

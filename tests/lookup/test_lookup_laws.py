@@ -12,6 +12,7 @@ from pyspark.sql import Row
 
 from asyncio_operator import (
     Batching,
+    Budget,
     Cache,
     CircuitBreaker,
     CircuitOpenError,
@@ -21,14 +22,16 @@ from asyncio_operator import (
     EnricherError,
     FixedBackoff,
     FunctionError,
+    Limit,
     ResultError,
     Retry,
     StateError,
 )
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import VirtualTimeLoop
 from enrichers import FunctionEnricher
 from tests.lookup.helpers import Recorded, forever, now
-from tests.operator.helpers import virtual
+from tests.operator.helpers import run_on, virtual
 
 
 async def slowly(key: Any) -> Any:
@@ -452,6 +455,30 @@ async def test_a_lookup_of_another_loop_is_refused() -> None:
     async with Lookup(Recorded(slowly)) as lookup:
         with pytest.raises(StateError, match="opened on another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(outcome_or_raise(lookup)))
+
+
+@virtual
+async def test_a_lookup_is_not_closed_from_another_loop_while_its_own_runs() -> None:
+    enricher = Life(slowly)
+    async with Lookup(enricher) as lookup:
+        with pytest.raises(StateError, match="opened on another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(asyncio.wait_for(lookup.close(), 10)))
+        assert await lookup.get(1) == {"x": 1}
+    assert enricher.steps == ["open", "close"]
+
+
+def test_a_lookup_whose_loop_is_closed_is_closed_on_the_next_one_and_may_be_opened_again() -> None:
+    enricher = Life(slowly)
+    lookup = Lookup(enricher, budget=Budget("closed on the next loop", Limit(1000)))
+
+    async def ask() -> None:
+        await lookup.open()
+        assert await lookup.get(1) == {"x": 1}
+
+    for _ in range(2):
+        run_on(VirtualTimeLoop, ask())
+        run_on(VirtualTimeLoop, lookup.close())
+    assert enricher.steps == ["open", "close"] * 2
 
 
 async def outcome_or_raise(lookup: Lookup) -> Any:
