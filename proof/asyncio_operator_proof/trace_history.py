@@ -49,6 +49,10 @@ def history_of_trace(
     history.add("history", version=1, consumer=consumer, slack=slack, source="trace", dropped=trace.dropped or None)
     history.add("setting", lookup=0, **setting)
     events = trace.events()
+    done = {event.element for event in events if event.kind == "completed" and event.outcome != "failed"}
+    if all(event.element in done for event in events if event.kind == "admitted"):
+        # A trace ends with its last call. A slow consumer takes the last rows of the same run after that.
+        events.sort(key=lambda event: event.kind == "ended")
     named = {first: f"{name} ({number})" for number, (first, name) in enumerate(parts)} or {0: task}
     # The text of a long key is cut, so two of them may look the same.
     keyed = bool(parts) and not any((event.value or "").endswith("...") for event in events)
@@ -69,12 +73,9 @@ class _Reader:
     def __init__(
         self, history: History, tasks: dict[int, str], keyed: bool, calls: dict[int, Attempt], breaker: bool
     ) -> None:
-        self._history = history
-        self._tasks = tasks
-        self._firsts = sorted(tasks)
-        self._keyed = keyed
-        self._calls = calls
-        self._breaker = breaker
+        self._history, self._keyed, self._calls, self._breaker = history, keyed, calls, breaker
+        self._tasks, self._firsts = tasks, sorted(tasks)
+        self._now = 0.0
         self._watermarks: dict[int, int] = {}
         self._status: dict[int, str] = {}
         self._keys: dict[int, str | None] = {}
@@ -85,6 +86,7 @@ class _Reader:
 
     def read(self, place: int, event: Event) -> None:
         """Write what one event of the trace says, if it says anything that can be seen from outside."""
+        self._now = max(self._now, event.time)
         match event.kind:
             case "admitted":
                 self._admitted(event)
@@ -93,7 +95,7 @@ class _Reader:
             case "ended":
                 for task, inside in self._inside.items():
                     outcome = "finished" if not inside else "failed" if task in self._failed else "closed"
-                    self._history.add("task_ended", at=max(0.0, event.time), task=task, outcome=outcome)
+                    self._history.add("task_ended", at=self._now, task=task, outcome=outcome)
             case _ if event.element not in self._keys and event.element not in self._watermarks:
                 pass  # Its admission was dropped, or it is no element.
             case "completed":
@@ -137,13 +139,11 @@ class _Reader:
             copy = event.kind == "copy_started"
             self._names[id(call)] = name = f"{first}.copy" if copy else first
             about = {"keys": [self._keys[element]]} if self._keyed else {"rows": [element]}
-            copy_of = first if copy else None
-            self._add("call_started", event, call=name, attempt=event.attempt, copy_of=copy_of, **about)
+            self._add("call_started", event, call=name, attempt=event.attempt, copy_of=first if copy else None, **about)
         elif event.kind == "call_returned":
             self._add("call_ended", event, call=self._names[id(call)], outcome=call.outcome)
         elif call.returned is None:
-            name = self._names[id(call)]
-            self._add("call_ended", event, call=name, outcome=call.outcome, error=_error(call))
+            self._add("call_ended", event, call=self._names[id(call)], outcome=call.outcome, error=_error(call))
 
     def _completed(self, event: Event) -> None:
         assert event.outcome is not None

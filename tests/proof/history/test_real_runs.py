@@ -216,6 +216,28 @@ def test_Y2_a_trace_does_not_know_for_how_long_a_source_asked_to_wait() -> None:
     assert retried(call, retry_hints=True).broken
 
 
+@pytest.mark.parametrize(("taken", "outcome"), [(10, "finished"), (5, "closed")])
+def test_Y2_a_slow_consumer_takes_rows_of_a_run_whose_calls_have_ended(taken: int, outcome: str) -> None:
+    async def run(trace: Trace) -> None:
+        async def call(value: int) -> int:
+            await asyncio.sleep(0.1)
+            return value
+
+        outputs = AsyncWaitOperator(call, trace=trace).process(range(10))
+        for _ in range(taken):
+            await anext(outputs)
+            await asyncio.sleep(1)
+        await outputs.aclose()
+
+    trace = Trace()
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(run(trace))
+    history = history_of_trace(trace, mode="ordered", capacity=100)
+    report = check_history(history)
+    assert not report, report
+    assert history.events[-1] == {"event": "task_ended", "at": taken - 0.9, "task": "trace", "outcome": outcome}
+
+
 def test_Y2_the_trace_of_a_run_that_was_cut_short_is_refused() -> None:
     async def run(trace: Trace) -> None:
         async def call(value: int) -> int:
