@@ -66,7 +66,7 @@ def column_of(kind: types.TypeEngine[Any], dialect: str) -> Column | None:
         return None
     if isinstance(kind, types.Uuid):
         return Column(arrow, Uuids())
-    padded = isinstance(kind, types.CHAR | types.NCHAR)
+    padded = isinstance(kind, types.CHAR | types.NCHAR) and dialect != "sqlite"  # It pads no text.
     return Column(arrow, Texts(padded=True) if padded else kind_of(arrow))
 
 

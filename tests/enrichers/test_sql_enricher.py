@@ -239,6 +239,12 @@ async def test_rows_whose_key_differs_for_spark_are_not_found_in_a_table(path: P
         assert await enricher.lookup("a") is None
 
 
+async def test_X12_SQLite_pads_no_char_so_blanks_at_the_end_count(path: Path, url: str) -> None:
+    in_sqlite(path, "CREATE TABLE t (id CHAR(4), v INTEGER)", "INSERT INTO t VALUES ('ab', 1), ('cd  ', 2)")
+    async with opened(url, table="t") as it:
+        assert await it.lookup_many(["ab", "ab  ", "cd", "cd  "]) == [{"v": 1}, None, None, {"v": 2}]
+
+
 async def test_types_can_be_named_and_a_key_without_type_takes_any(path: Path, url: str) -> None:
     in_sqlite(path, "CREATE TABLE t (id, v)", "INSERT INTO t VALUES (1, '2.50'), ('one', '3.00')")
     with pytest.raises(ConfigurationError, match="schema="):
