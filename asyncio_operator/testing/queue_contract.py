@@ -153,6 +153,8 @@ class _Schedule:
     def check(self) -> None:
         assert len(self.queue) == len(self.inside), "the length is not the number of elements in the queue"
         assert self.queue.is_empty() == (not self.inside), "is_empty() and the length disagree"
+        if self.inside and isinstance(self.inside[0], Watermark):
+            assert self.queue.has_completed_elements(), "a watermark did not leave, and everything before it has left"
         values = self.queue.values()
         # Within a segment the order is free; across a watermark it is not.
         assert _segments(values) == _segments(self.inside), f"replaying {values} is not replaying {self.inside}"

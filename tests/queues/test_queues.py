@@ -124,6 +124,12 @@ class KeepsEmptyInputs(OrderedStreamElementQueue):
         return None if entry is not None and entry.outputs == () and isinstance(entry.element, Record) else entry
 
 
+class HoldsWatermarks(OrderedStreamElementQueue):
+    def peek_completed(self) -> Entry | None:
+        entry, runs = super().peek_completed(), any(each.outputs is None for each in self._entries)
+        return None if runs and entry is not None and isinstance(entry.element, Watermark) else entry
+
+
 class LosesInterruptedInputs(OrderedStreamElementQueue):
     def emit_completed_element(self, emit: Any) -> None:
         entry = self.poll_completed()
@@ -146,6 +152,7 @@ class LosesInterruptedInputs(OrderedStreamElementQueue):
         ReplaysBackwards,
         IgnoresWatermarks,
         KeepsEmptyInputs,
+        HoldsWatermarks,
         LosesInterruptedInputs,
     ],
 )

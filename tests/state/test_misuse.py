@@ -28,6 +28,7 @@ from asyncio_operator.state import (
     checkpoint,
 )
 from asyncio_operator.state.keys import MAX_DEPTH
+from asyncio_operator.state.ttl import LivingEntries
 from asyncio_operator.testing.state_contract import check_state_backend
 from asyncio_operator.timers import RocksDBQueues
 from tests.ids import shown
@@ -121,6 +122,55 @@ def test_a_contract_check_names_the_law_and_closes_what_it_has_made(monkeypatch)
     monkeypatch.setattr(state.ListState, "add", lambda self, value: 1 / 0)
     with pytest.raises(AssertionError, match=r"^law_s5_list .*ZeroDivisionError"):
         check_state_backend(HeapStateBackend)
+
+
+class ReplacesMaps(state.MapState[Any, Any]):
+    def put_all(self, entries):
+        self.clear()
+        super().put_all(entries)
+
+
+class ClearsOtherNamespaces(state.ValueState[Any]):
+    def clear(self):
+        for slot in self._backend.table(self.name).slots():
+            self._delete(slot, b"")
+
+
+class RenewsNothing(LivingEntries):
+    def put(self, slot, sub, stored):
+        found = self.table.get(slot, sub)
+        begun = self._now() if found is None else self.codec.split(found)[0]
+        self.table.put(slot, sub, self.codec.stamp(begun, stored))
+
+
+class TakesOneSnapshot(HeapStateBackend):
+    def load(self, snapshots, states):
+        super().load(snapshots[:1], states)
+
+
+class TakesAllKeyGroups(HeapStateBackend):
+    def load(self, snapshots, states):
+        groups, self.key_groups = self.key_groups, KeyGroupRange(0, self.max_parallelism - 1)
+        super().load(snapshots, states)
+        self.key_groups = groups
+
+
+@pytest.mark.parametrize(
+    ("part", "broken", "law"),
+    [
+        ("MapState", ReplacesMaps, "law_s6_map"),
+        ("ValueState", ClearsOtherNamespaces, "law_s8_isolation"),
+        ("LivingEntries", RenewsNothing, "law_e2_update_type"),
+        (None, TakesOneSnapshot, "law_s1_range"),
+        (None, TakesAllKeyGroups, "law_s1_range"),
+    ],
+    ids=shown,
+)
+def test_a_contract_check_finds_a_broken_backend(part, broken, law, monkeypatch):
+    if part is not None:
+        monkeypatch.setattr(f"asyncio_operator.state.backend.{part}", broken)
+    with pytest.raises(AssertionError, match=f"^{law} "):
+        check_state_backend(HeapStateBackend if part is not None else broken)
 
 
 @pytest.mark.parametrize("serializer", [None, state.BuiltinSerializer()])

@@ -87,11 +87,11 @@ def law_e2_update_type(make: Make) -> None:
         same(list(entries.keys()), ["asked", "got"] if touched else [], f"a map read under {update_type}")
         clock.advance(9)
         same(list(entries.values()), [1, 1] if touched else [], f"a map iterated under {update_type}")
-        value.update(2)
-        clock.advance(6)
-        value.update(3)
-        clock.advance(9)
-        same(value.value(), 3, f"a value written again under {update_type}")
+        for written in 2, 3:
+            value.update(written)
+            entries.put("new", written)
+            clock.advance(6)
+        same((value.value(), entries.get("new")), (3, 3), f"a value and an entry, written again under {update_type}")
 
 
 def law_e3_visibility(make: Make) -> None:
