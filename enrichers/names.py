@@ -71,7 +71,7 @@ def optional_of(optional: str | Sequence[str], parts: Sequence[str]) -> tuple[st
     Raises:
         ConfigurationError: one is no part of the key, or is its only part.
     """
-    names = () if optional in ((), []) else names_of("optional", optional)
+    names = () if isinstance(optional, tuple | list) and not optional else names_of("optional", optional)
     for name in names:
         if name not in parts:
             raise ConfigurationError(f"optional: {describe(name)} is not a key field; {did_you_mean(str(name), parts)}")

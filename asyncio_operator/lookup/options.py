@@ -54,7 +54,7 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
         ConfigurationError: an option is wrong.
     """
     calls = options_among(arguments)
-    if (retry := calls["retry"]) == "default":
+    if isinstance(retry := calls["retry"], str) and retry == "default":
         calls["retry"] = meant("retry", enricher.default_retry)
         of_kind(f"{describe(enricher)}.default_retry", calls["retry"], Retry)
     elif retry is not None and not isinstance(retry, Retry):

@@ -140,7 +140,7 @@ class Retry:
             raise must_be("backoff", self.backoff, "an ExponentialBackoff or a FixedBackoff")
         if _is_predicate(self.on):
             plain_function("on", self.on, "a function of the error that returns true to retry", "the error")
-        elif self.on != RETRYABLE:
+        elif not isinstance(self.on, str) or self.on != RETRYABLE:
             object.__setattr__(self, "on", _kinds(self.on))
         if self.if_result is not None:
             allowed = "a function of the result that returns true if the result is to be retried"

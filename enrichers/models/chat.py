@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from sys import float_info
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -102,7 +102,7 @@ class ModelEnricher(ModelEndpoint):
         self._prompt = _text("prompt", prompt)
         self._system = None if system is None else _text("system", system)
         self._max_tokens = None if max_tokens is None else positive_int("max_tokens", max_tokens)
-        self._temperature = _temperature(temperature)
+        self._temperature = None if temperature is None else _temperature(temperature)
         self._extra = _extra(extra)
         self._batch = None if batch is None else positive_int("batch", batch)
         # Every name in braces is a column.
@@ -272,10 +272,8 @@ def _text(argument: str, text: object) -> str:
     return text
 
 
-def _temperature(value: float | None) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+def _temperature(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= float_info.max:
         raise ConfigurationError(f"temperature is {describe(value)}; it must be a number of at least 0")
     return float(value)
 

@@ -31,6 +31,7 @@ from enrichers.http.session import Client
 from enrichers.http.template import Names, Piece
 from enrichers.http.url_parts import path_pieces, query_pieces, read_url, shown_url
 from enrichers.models.tokens import Estimates, Price, checked_price, tokens_in
+from enrichers.names import is_utf8
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -143,7 +144,7 @@ class ModelEndpoint(HttpEnricher):
         parts: Sequence[str],
         max_response_bytes: int = LARGEST_ANSWER,
     ) -> None:
-        if not isinstance(model, str) or not model.strip():
+        if not isinstance(model, str) or not model.strip() or not is_utf8(model):
             raise ConfigurationError(f"model is {describe(model)}; it must be the name of a model")
         if api_key is not None:
             API_KEY.check_source(api_key)

@@ -12,7 +12,8 @@ It is kept by the enricher of a worker, and not pickled: each worker learns for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, isfinite, log2
+from math import ceil, log2
+from sys import float_info
 from typing import Any, NamedTuple
 
 from asyncio_operator import ConfigurationError
@@ -126,7 +127,7 @@ def checked_price(price: object, *, answers: bool) -> Price | None:
         return None
     given = tuple(price) if isinstance(price, tuple | list) else (price, 0.0) if not answers else ()
     if len(given) == 2 and all(
-        isinstance(one, int | float) and not isinstance(one, bool) and isfinite(one) and one >= 0 for one in given
+        isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= float_info.max for one in given
     ):
         return float(given[0]), float(given[1])
     form = "(input, output), such as (0.15, 0.6)" if answers else "such as 0.02"

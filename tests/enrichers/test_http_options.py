@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -124,6 +125,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"key": ["id", "note"], "optional": ["nte"]}, ["'nte' is not a key field; did you mean 'note'"]),
         ({"key": ["id"], "optional": ["id"]}, ["the only part"]),
         ({"key": ["id", "note"], "optional": 5}, ["optional is 5"]),
+        ({"key": ["id", "note"], "optional": np.array([1, 2])}, ["optional is array"]),
         ({"empty_key": "null"}, ["""empty_key is 'null'; it must be "error" | "miss\""""]),
         ({"empty_key": True}, ["empty_key is True"]),
         ({"usage": "usage.total"}, ["usage is 'usage.total'; it must be a mapping"]),

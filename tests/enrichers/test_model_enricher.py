@@ -260,6 +260,7 @@ def test_M1_the_shape_of_an_answer_is_checked_at_any_depth() -> None:
     ("options", "says"),
     [
         ({"model": ""}, "model is ''"),
+        ({"model": "\ud800"}, "model is"),
         ({"prompt": "no column"}, "prompt names no column"),
         ({"prompt": "{{text}}"}, "prompt names no column"),
         ({"prompt": None}, "prompt is of type NoneType"),
@@ -270,7 +271,9 @@ def test_M1_the_shape_of_an_answer_is_checked_at_any_depth() -> None:
         ({"base_url": "https://host/openai/deployments/{name}"}, "base_url has a brace"),
         ({"price": 0.15}, r"price is 0.15; .*\(input, output\)"),
         ({"price": (1, -1)}, "price is"),
+        ({"price": (1, 10**400)}, "price is"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"temperature": 10**400}, "temperature is"),
         ({"extra": {"messages": []}}, "extra has 'messages'"),
         ({"extra": [1]}, "extra is of type list"),
         ({"max_tokns": 1}, "max_tokens"),
@@ -475,9 +478,11 @@ async def test_M2_a_text_that_the_service_refuses_does_not_disturb_the_others() 
         ("text", ["a", "b"], "text is"),
         ("text", "a b", "text is 'a b'"),
         ("price", "0.02", "price is '0.02'"),
+        ("price", float("nan"), "price is nan"),
+        ("model", "\ud800", "model is"),
         ("prompt", "x", "prompt"),
     ],
 )
 def test_M2_a_wrong_argument_is_refused_when_the_enricher_is_made(option: str, value: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        EmbeddingEnricher("small", **{option: value})
+        EmbeddingEnricher(**{"model": "small", option: value})

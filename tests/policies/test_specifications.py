@@ -7,6 +7,7 @@ import math
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark import cloudpickle
 
@@ -137,6 +138,7 @@ WRONG = [
     (Retry, {"backoff": 1.0}, r"backoff is 1\.0;"),
     (Retry, {"on": OSError("x")}, "on is OSError"),
     (Retry, {"on": [OSError]}, "on is "),
+    (Retry, {"on": np.array([OSError, ValueError])}, "on is "),
     (Retry, {"on": (OSError, int)}, "on is "),
     (Retry, {"on": KeyboardInterrupt}, "on is .*KeyboardInterrupt"),
     (Retry, {"if_result": 5}, "if_result is 5;"),
