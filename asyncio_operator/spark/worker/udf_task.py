@@ -26,7 +26,7 @@ from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.arrow.type_names import shown_type
 from asyncio_operator.checks import is_idempotent
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.failures import call_error
+from asyncio_operator.engine.failures import call_error, is_ordinary
 from asyncio_operator.errors import (
     ConfigurationError,
     FunctionError,
@@ -36,7 +36,7 @@ from asyncio_operator.errors import (
     function_name,
 )
 from asyncio_operator.function import AsyncFunction, weigh_of
-from asyncio_operator.hints import remedy
+from asyncio_operator.hints import failed_import, remedy
 from asyncio_operator.lookup.key_batch import FLUSH
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
@@ -99,15 +99,15 @@ class UdfTask:
                     if len(came) >= AHEAD:
                         await sink.put(None)
         except FunctionError as error:
-            cause = error.__cause__
-            if cause is None:
+            if (cause := error.__cause__) is None:
                 # The error belongs to no row, but ends the run.
                 raise
             raise self.failed(error.element, error.attempts, cause) from cause
 
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
         """The error with which the task ends because a call failed. Raise it from `error`."""
-        return call_error(f"{self.name} failed", "arguments", row, error, attempts, remedy(error) or REMEDY)
+        what = remedy(error) or (REMEDY if is_ordinary(error) and failed_import(error) is None else "")
+        return call_error(f"{self.name} failed", "arguments", row, error, attempts, what)
 
 
 _NULL: Mapping[str, Any] = {}  # Marks a struct that is null.
