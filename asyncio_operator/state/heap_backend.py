@@ -367,12 +367,12 @@ class HeapCodec(Codec):
     """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another one. A stamped entry is a
     `Record`, which gets its place in the round when it is put."""
 
-    def __init__(self, serializer: Serializer, stamped: bool) -> None:
+    def __init__(self, serializer: Any, stamped: bool) -> None:
         super().__init__(serializer)
-        self._stamped = stamped
-        self._serialize, self._deserialize = self.encode, self.decode
-        self._as_object = isinstance(serializer, BuiltinSerializer)
-        if isinstance(serializer, BuiltinSerializer):
+        self._stamped, self._serialize, self._deserialize = stamped, self.encode, self.decode
+        # A subclass without a `keep` of its own may take other values, or make others of them.
+        self._as_object = isinstance(serializer, BuiltinSerializer) and "keep" in vars(type(serializer))
+        if self._as_object:
             self.encode, self.decode = serializer.keep, serializer.kept
 
     def to_bytes(self, stored: Stored) -> bytes:

@@ -112,3 +112,33 @@ def test_a_serializer_is_checked_when_the_descriptor_is_made():
     for wrong in (object(), Nameless(), "json"):
         with pytest.raises(ConfigurationError, match=r"serializer is .*`deserialize`"):
             ValueStateDescriptor("x", serializer=wrong)
+
+
+class Money:
+    def __init__(self, cents):
+        self.cents = cents
+
+
+class MoneySerializer(BuiltinSerializer):
+    name = "money-1"
+
+    def serialize(self, value):
+        return super().serialize(value.cents)
+
+    def deserialize(self, data):
+        return Money(super().deserialize(data))
+
+
+def test_S12_a_serializer_made_of_the_builtin_one_takes_its_own_values(make):
+    backend = make()
+    backend.set_current_key("k")
+    descriptor = ValueStateDescriptor("price", serializer=MoneySerializer())
+    price = backend.value_state(descriptor)
+    price.update(Money(5))
+    assert price.value().cents == 5
+    with pytest.raises(StateError, match="has no attribute 'cents'"):
+        price.update(5)
+    restored = make()
+    restored.restore([backend.snapshot()])
+    restored.set_current_key("k")
+    assert restored.value_state(descriptor).value().cents == 5
