@@ -104,7 +104,7 @@ class Lookup:
         self._window = ProcessWindow(self._options.rate_limit)
         self._clock = clock
         self._engine: _Engine | None = None
-        self._opening = False
+        self._opening = asyncio.Lock()  # Held while it is being opened.
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -114,23 +114,21 @@ class Lookup:
             StateError: it is open already.
             ConfigurationError: the enricher's schema is not a `pyarrow.Schema`, or the cache cannot be opened.
         """
-        if self._opening or self._engine is not None:
+        if self._opening.locked() or self._engine is not None:
             raise StateError("the lookup is open already")
-        self._opening = True
-        try:
+        async with self._opening:
             if self._closing is not None and not self._closing.done():
                 await asyncio.wait([self._closing])
             self._engine = await _opened(self._enricher, self._options, self._clock, self._window)
-        finally:
-            self._opening = False
 
     async def close(self) -> None:
         """Cancel running calls, and close the enricher and the cache. Callers that still wait get a `StateError`, and
         so does another loop, unless that of the lookup is closed. A second call does nothing."""
-        if (engine := self._engine) is not None:
-            if not engine.loop.is_closed():
-                engine.require_loop()
-            self._engine, self._closing = None, asyncio.ensure_future(engine.close())
+        async with self._opening:  # What is still opening is closed when it is open.
+            if (engine := self._engine) is not None:
+                if not engine.loop.is_closed():
+                    engine.require_loop()
+                self._engine, self._closing = None, asyncio.ensure_future(engine.close())
         if (closing := self._closing) is not None:
             # A caller that is cancelled here stops waiting. The lookup is closed all the same.
             await asyncio.wait([closing])

@@ -596,6 +596,20 @@ async def test_opening_waits_until_it_is_closed() -> None:
 
 
 @virtual
+async def test_closing_waits_until_it_is_open() -> None:
+    enricher = Life(slowly)
+    lookup = Lookup(enricher)
+    opening = asyncio.ensure_future(lookup.open())
+    while not enricher.steps:
+        await asyncio.sleep(0)
+    await lookup.close()
+    await opening
+    assert enricher.steps == ["open", "close"]
+    with pytest.raises(StateError, match="not open"):
+        await lookup.get(1)
+
+
+@virtual
 async def test_O8_an_error_of_close_is_a_note_on_that_of_open() -> None:
     enricher = Life(slowly, open=OSError("refused"), close=ValueError("not open"))
     with pytest.raises(OSError, match="refused") as caught:
