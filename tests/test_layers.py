@@ -435,7 +435,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/arrow": 2_785,
     "asyncio_operator/engine": 3_559,
     "asyncio_operator/journal": 2_020,
-    "asyncio_operator/lookup": 4_132,
+    "asyncio_operator/lookup": 4_130,
     "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_623,
     "asyncio_operator/policies": 1_201,

@@ -600,8 +600,7 @@ async def test_closing_waits_until_it_is_open() -> None:
     enricher = Life(slowly)
     lookup = Lookup(enricher)
     opening = asyncio.ensure_future(lookup.open())
-    while not enricher.steps:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
     await lookup.close()
     await opening
     assert enricher.steps == ["open", "close"]
