@@ -299,13 +299,13 @@ class ColumnPlaces(Places):
                 continue
             whole, missing = len(left) == len(keys), np.ones(len(left), bool)
             some = keys if whole else keys.at(left)
-            has_objects = place is self._cache and place.has_objects
-            for positions, answers in _living(place, some) if has_objects else place.recall(some):
-                here = positions if whole else np.asarray(left)[positions]
+            pieces = _living(place, some) if place is self._cache and place.has_objects else place.recall(some)
+            for positions, answers in pieces:
                 missing[positions] = False
-                self._recalled(place, batch, here, answers)
-            others = np.flatnonzero(missing).tolist()
-            left = others if whole else [left[i] for i in others]
+                self._recalled(place, batch, positions if whole else np.asarray(left)[positions], answers)
+            if pieces:
+                others = np.flatnonzero(missing).tolist()
+                left = others if whole else [left[i] for i in others]
         return left
 
     def _recalled(self, place: Any, batch: KeyBatch, here: Any, answers: Any) -> None:
