@@ -227,9 +227,7 @@ class StateBackend(ABC):
         self.check_open()
         check_serializer("serializer", serializer)
         if name in self._queues:
-            raise StateError(
-                f"{self!r}: the queue {name!r} is in use already: give each of its users a name of its own"
-            )
+            raise StateError(f"{self!r}: the queue {name!r} is in use already: give each user of one another name")
         meta = StateMeta(QUEUE, {"value serialiser": serializer.name}, ttl=False)
         if name in self.metas:
             meta.check_against(name, self.metas[name])
@@ -385,8 +383,10 @@ class StateBackend(ABC):
             if known is None:
                 self.open_table(name, meta, value_serializer(descriptor))
                 self.metas[name] = meta
-            table = self.table(name)
-            state = make(self, table if ttl is None else LivingEntries(self, table, ttl), descriptor)
+            # However often a state is requested, its clean-up goes on: an equal time to live has the same entries.
+            same, table = known is not None and known.ttl == ttl, self.table(name)
+            entries = state.entries if same else table if ttl is None else LivingEntries(self, table, ttl)  # type: ignore[union-attr]
+            state = make(self, entries, descriptor)
             self._requested[name] = descriptor, state
             self._given.setdefault(name, WeakSet()).add(state)
             self._follow_keys()

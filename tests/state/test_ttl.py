@@ -18,6 +18,7 @@ from asyncio_operator.state import (
     KeyGroupRange,
     MapStateDescriptor,
     MigratingMapState,
+    ReducingStateDescriptor,
     RocksDBStateBackend,
     SnapshotReader,
     StateTtlConfig,
@@ -271,6 +272,19 @@ def test_E2_E4_what_is_written_during_an_iteration_stays(make):
     expiring.put(2, "fresh")
     assert 1 not in dict(items)
     assert dict(expiring.items()) == {2: "fresh"}
+
+
+@pytest.mark.parametrize("cleanup", [CleanupIncrementally(), CleanupInCompaction(every=20)])
+def test_E5_E7_a_state_that_is_requested_for_each_element_is_cleaned_up(cleanup, make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=cleanup)
+    for key in range(1000):
+        clock.advance(1)
+        backend.set_current_key(key)
+        # Another function each time, so another descriptor.
+        backend.reducing_state(ReducingStateDescriptor("sum", lambda old, new: old + new, ttl=ttl)).add(1)
+    assert backend.num_entries() < 100
 
 
 def test_E7_compaction_by_itself_keeps_what_is_stored_bounded(make):
