@@ -64,7 +64,6 @@ def _time(name: str, value: float) -> float:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-
 RESOLUTION = 1e-9  # Seconds; what asyncio is to take as the resolution of its clock.
 
 
@@ -90,10 +89,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         start: the initial time in seconds.
     """
 
+    _closed = True  # Until it is made: with a wrong start there is nothing to close.
+
     def __init__(self, start: float = 0.0) -> None:
+        start, self._outstanding = _time("start", start), 0
         selector = _Selector()
         selector.jump = self._jump
-        self._outstanding = 0
         super().__init__(selector)
         self._go_to(start)
 
@@ -132,8 +133,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return False
         # The timer's own time is used: now plus the time until then may differ from it by a rounding error.
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        due = timers[0].when()
-        if due == math.inf:
+        if (due := timers[0].when()) == math.inf:
             return False
         self._go_to(due)
         return True

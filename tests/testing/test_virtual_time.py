@@ -120,9 +120,9 @@ async def test_sockets_within_the_process_are_served_before_time_jumps():
     assert now() == 0
 
 
-@pytest.mark.parametrize("wrong", ["a", None, math.nan, True])
+@pytest.mark.parametrize("wrong", ["a", None, math.nan, math.inf, True])
 @pytest.mark.parametrize(
-    "use", [ManualClock, lambda one: ManualClock().set(one), lambda one: ManualClock().advance(one)]
+    "use", [ManualClock, VirtualTimeLoop, lambda one: ManualClock().set(one), lambda one: ManualClock().advance(one)]
 )
 def test_E10_a_time_that_is_no_number_is_named(use: Any, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"(start|seconds) .*is .*; it must be a number"):
