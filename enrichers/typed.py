@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import describe, shown_type
+from asyncio_operator.enricher import canonical_key, describe, shown_type
 from enrichers.scalars import COERCED, JSON, TEXT, Convert, Source, WrittenDecimal, WrittenFloat, scalar
 
 RowConverter = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -305,7 +305,7 @@ def _map(data_type: pa.DataType, column: str, source: Source) -> Convert:
         if not isinstance(value, Mapping):
             raise ValueError(NO_OBJECT)
         pairs = [pair(name, item) for name, item in value.items()]
-        if len({key for key, _ in pairs}) < len(pairs):
+        if len({canonical_key(key) for key, _ in pairs}) < len(pairs):
             raise ValueError("two of its keys are the same")
         return pairs
 

@@ -100,6 +100,7 @@ MISFITS: dict[Kind, list[Any]] = {
     "timestamp_ntz": ["2024-02-29T12:00:00Z"],
     "array<int>": ["[1]", {"0": 1}],
     "map<int,string>": [[["1", "a"]], {"1": "a", "01": "b"}],
+    "map<double,string>": [{"0.0": "a", "-0.0": "b"}, {"nan": "a", "NaN": "b"}],
     "struct<a: int>": [[1]],
     pa.uint8(): [256, -1],
     pa.time64("us"): ["25:00", 7],
