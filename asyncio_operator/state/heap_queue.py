@@ -65,9 +65,10 @@ class OrderedEntries:
         place = bisect_right(self._priorities, entry[0])
         if place:
             block = self._blocks[place - 1]
-            block[entry[1]] = entry
-            if len(block) > BLOCK:
-                entries = sorted(block.values(), key=_priority)
+            if len(block) < BLOCK:
+                block[entry[1]] = entry
+            else:
+                entries = sorted([*block.values(), entry], key=_priority)
                 self._blocks[place - 1] = {entry[1]: entry for entry in entries[: len(entries) // 2]}
                 self._insert(place, entries[len(entries) // 2 :])
             return False
@@ -94,16 +95,18 @@ class OrderedEntries:
                     del self._blocks[place - 1], self._bounds[place - 1], self._priorities[place - 1]
             return False
         position = bisect_left(self.front, entry)
-        del self.front[position]
-        if not self.front:
+        if len(self.front) > 1:
+            del self.front[position]
+        else:
             self._advance()
         return not position
 
     def take(self) -> Entry:
         """Remove the first entry and return it. There must be one."""
-        entry = self.front.pop(0)
-        if not self.front:
-            self._advance()
+        if len(self.front) > 1:
+            return self.front.pop(0)
+        [entry] = self.front
+        self._advance()
         return entry
 
     def clear(self) -> None:
@@ -116,11 +119,9 @@ class OrderedEntries:
             yield from block.values()
 
     def _advance(self) -> None:
-        """Make the first block the front."""
-        if self._blocks:
-            # Sorted before anything is changed: the comparison is that of the user's priorities.
-            self.front = sorted(self._blocks[0].values(), key=_priority)
-            del self._blocks[0], self._bounds[0], self._priorities[0]
+        """Make the first block the front. TypeError, and no change, if two of its priorities cannot be compared."""
+        self.front = sorted(self._blocks[0].values(), key=_priority) if self._blocks else []
+        del self._blocks[:1], self._bounds[:1], self._priorities[:1]
 
     def _insert(self, place: int, entries: list[Entry]) -> None:
         self._bounds.insert(place, entries[0][:2])
@@ -252,8 +253,9 @@ class HeapPriorityQueue(PriorityQueue[T]):
         entry = self._oldest(element)
         if entry is None:
             return False
+        was_head = self._entries.remove(entry)
         self._forget(entry)
-        return self._entries.remove(entry)
+        return was_head
 
     def adjust(self, element: T) -> bool:
         """Give an element that is inside the place of its present priority. O(log n).

@@ -161,13 +161,15 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         plain = (kind is int or kind is str) and isinstance(element, tuple)
         name: Any = element if plain else _Named((serialize_key(key), element))
         part = members.parts[0] if len(members.parts) == 1 else members.part(name)
-        entry = part.pop(name, None)
+        entry = part.get(name)
         if entry is None:
             return False
+        was_head = self._entries.remove(entry)
+        del part[name]
         if not len(part) % SLIM_EVERY:
             members.slim(part)
         self._size -= 1
-        return self._entries.remove(entry)
+        return was_head
 
     def adjust(self, element: T) -> bool:
         """As of `HeapPriorityQueue`, also for an equal copy of an element that is inside."""

@@ -43,11 +43,8 @@ class MigratingMapState(MapState[K, V]):
     """
 
     def __init__(self, backend: StateBackend, old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
-        for argument, given, kind in (
-            ("backend", backend, StateBackend),
-            ("old", old, ValueStateDescriptor),
-            ("new", new, MapStateDescriptor),
-        ):
+        kinds = ("backend", backend, StateBackend), ("old", old, ValueStateDescriptor), ("new", new, MapStateDescriptor)
+        for argument, given, kind in kinds:
             if not isinstance(given, kind):
                 raise must_be(f"{argument} of MigratingMapState", given, f"a {kind.__name__}")
         if old.name == new.name:
@@ -116,8 +113,7 @@ class MigratingMapState(MapState[K, V]):
         batch, table, new = self._backend.new_batch(), self._backend.table(self._old.name), self.entries
         if isinstance(self._old.entries, LivingEntries) and isinstance(new, LivingEntries):
             # The read above may have renewed the old value, whose time then counts, or removed it.
-            touched = self._stored(slot)
-            begun, _ = table.codec.split(stored if touched is None else touched)
+            begun, _ = table.codec.split(self._stored(slot) or stored)
             new.stage(batch, slot, entries, True, begun)
         else:
             new.stage(batch, slot, entries, True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,28 @@ def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wr
         queue.add((wrong, 1))
     queue.add((1.5, 1))
     assert [element[0] for element in drain(queue)] == [0.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY, ids=name_of)
+def test_P1_a_priority_that_cannot_be_compared_takes_no_other_element_with_it(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    elements = [((number, 0), 1) for number in range(3000)]
+    queue.add_all(elements)
+    taken: list[Any] = []
+    wrong = ((1001, None), 1)
+    queue.add(wrong)  # It is compared with few others, and they are below or above it by their first part.
+    more = iter([((1001, number), 1) for number in range(1, 3000)])
+    with pytest.raises(TypeError):
+        queue.add_all(more)
+    elements += [((1001, number), 1) for number in range(1, len(queue) - 3000)]
+    assert next(more) == ((1001, len(queue) - 2999), 1)  # The one before it was refused.
+    with pytest.raises(TypeError):
+        taken.extend(iter(queue.poll, None))
+    with pytest.raises(TypeError):
+        queue.remove(queue.peek())
+    assert len(queue) == len(list(queue)) == len(elements) + 1 - len(taken)
+    queue.remove(wrong)
+    assert taken + drain(queue) == sorted(elements)
 
 
 def test_P3_elements_of_keys_that_python_calls_equal_are_different():
