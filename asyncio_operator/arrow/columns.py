@@ -107,6 +107,11 @@ def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[
     return array_of(values, field.type)
 
 
+def load_pandas() -> None:
+    """Arrow imports pandas with its first array of Python values, for half a second: not on a loop while calls run."""
+    pa.array(())
+
+
 def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
     """The values in that type. Raises an error of any type if a value does not fit."""
     if kinds.is_decimal(data_type) and {Decimal, type(None)}.issuperset(map(type, values)):
@@ -139,8 +144,7 @@ def row_reader(
     fields = [(field.name, *_sure(field.type), field) for field in schema]
 
     def read(row: Mapping[str, Any]) -> dict[str, Any]:
-        own: dict[str, Any] = {}
-        absent = 0
+        own, absent = dict[str, Any](), 0
         for name, exact, fits, field in fields:
             try:
                 if name not in row:
@@ -150,10 +154,7 @@ def row_reader(
             except Exception as error:
                 raise ResultError(f"column {name!r} of the answer cannot be read: {describe_error(error)}") from error
             # By the very type, not `isinstance`: True is an int for Python, and a datetime is a date.
-            if type(value) is exact:
-                if fits is None or fits(value):
-                    continue
-            elif value is None:
+            if (type(value) is exact and (fits is None or fits(value))) or value is None:
                 continue
             try:
                 array_of([value], field.type)
@@ -263,9 +264,7 @@ def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
         return False
     if kinds.is_decimal(data_type):
         return decimals_fit(values, data_type)
-    if not kinds.is_timestamp(data_type):
-        return True
-    return {type(value.tzinfo) for value in values if value is not None} <= _zones(data_type)
+    return not kinds.is_timestamp(data_type) or {type(v.tzinfo) for v in values if v is not None} <= _zones(data_type)
 
 
 def _zones(data_type: pa.DataType) -> frozenset[type]:
@@ -283,7 +282,7 @@ def _check(value: Any, data_type: pa.DataType) -> None:
                 _check(key, data_type.key_type)
                 _check(item, data_type.item_type)
         elif kinds.is_struct(data_type):
-            fields = [data_type.field(i) for i in range(data_type.num_fields)]
+            fields = [*data_type]
             # Arrow takes a struct as a mapping, a tuple in the order of the fields, or a list of pairs.
             if not isinstance(value, Mapping):
                 value = dict(zip([f.name for f in fields], value, strict=False) if isinstance(value, tuple) else value)

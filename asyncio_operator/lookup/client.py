@@ -278,7 +278,9 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Clock | Non
     if enricher.lookup_columns is not None:
         # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
         from asyncio_operator.arrow.answer_tables import AnswerTables
+        from asyncio_operator.arrow.columns import load_pandas
 
+        load_pandas()
         # Keys of unknown type have Python's types.
         tables = AnswerTables(enricher.key_schema(), schema, optional=optional)
     enricher = copy(enricher) if id(enricher) in _OPEN else enricher

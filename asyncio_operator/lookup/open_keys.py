@@ -123,13 +123,7 @@ class PendingKeys(OpenKeys):
     """
 
     def __init__(
-        self,
-        enricher: Enricher,
-        options: LookupOptions,
-        places: Places,
-        parts: Parts,
-        *,
-        single: bool,
+        self, enricher: Enricher, options: LookupOptions, places: Places, parts: Parts, *, single: bool
     ) -> None:
         super().__init__(parts, places.name)
         self.places = places

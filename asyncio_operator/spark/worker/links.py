@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from asyncio_operator.arrow.answer_tables import row_finder
+from asyncio_operator.arrow.columns import load_pandas
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.gate import Limited
@@ -104,6 +105,7 @@ def enriched(
     """The rows of `batches` with the columns of all lookups, and empty batches in between. `takes_all`: the caller
     takes every row, whatever Spark reads of its output. `asks`: as in `outputs_of`, an `ASKED` comes among the
     batches."""
+    load_pandas()
     context = TaskContext.get()
     # For people who read a journal.
     place = f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}" if context is not None else ""
@@ -146,9 +148,7 @@ def changes_something(links: Sequence[Link]) -> bool:
 def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = this_process) -> list[Link]:
     """The links of a task. `place` names the task of Spark."""
     # The number in a label tells apart two enrichers of one class.
-    labels = [
-        f"{number} {type(task.enricher).__name__}" if len(tasks) > 1 else "" for number, task in enumerate(tasks, 1)
-    ]
+    labels = (f"{i} {type(one.enricher).__name__}" if len(tasks) > 1 else "" for i, one in enumerate(tasks, 1))
     return [Link(task, label, place, process) for task, label in zip(tasks, labels, strict=True)]
 
 

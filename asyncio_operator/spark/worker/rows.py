@@ -417,8 +417,7 @@ class Gate:
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Any, Rows, bool] | None] = {}
         """Delivered batches by number; None for a batch whose rows have all left."""
-        self._first = 0
-        self._open = 0
+        self._first = self._open = 0
 
     def pass_through(
         self, batch: Any, rows: Rows, ended: bool, answered: Callable[[Any], Mask]

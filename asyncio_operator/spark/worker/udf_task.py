@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import array_of, columns, row_reader
+from asyncio_operator.arrow.columns import array_of, columns, load_pandas, row_reader
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.arrow.type_names import shown_type
 from asyncio_operator.checks import is_idempotent
@@ -66,6 +66,7 @@ class UdfTask:
         return portable_errors(self._arrays(batches))
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        load_pandas()
         results = Results(self.name, self.kind, (lambda row, error: self.failed(row, 1, error)) if self.fail else None)
         outputs = outputs_of(
             arguments(self.name, self.spread, batches),

@@ -44,6 +44,7 @@ from tests.spark.worker.tasks import (
     task_of,
     wait_for,
 )
+from tests.test_import import printed
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
@@ -615,3 +616,39 @@ def test_X7_a_task_that_is_never_started_starts_nothing() -> None:
     output = chained([task_of("a", same)], batches_of(10))
     assert "asyncio-operator-feeder" not in [thread.name for thread in threading.enumerate()]
     output.close()  # type: ignore[attr-defined]
+
+
+LOADED = """
+import asyncio, sys
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructType
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.worker.links import ChainTask
+from enrichers import Enricher
+loaded = []
+class Source(Enricher):
+    schema = lambda self: pa.schema({"n": pa.int64()})
+    key_schema = lambda self: pa.schema({"id": pa.int64()})
+class Rows(Source):
+    async def lookup(self, key):
+        loaded.append({*sys.modules})
+        return {"n": key}
+class Columns(Source):
+    async def lookup_columns(self, keys):
+        return pa.table({"id": keys, "n": keys})
+async def look_up():
+    async with Lookup(Columns()) as lookup:
+        loaded.append({*sys.modules})
+        await lookup.get(1)
+def task():
+    numbers = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(bytes(range(24)))])
+    made, _ = enrich_task(StructType().add("id", LongType()), Rows(), EnrichOptions(on="id"))
+    assert [*ChainTask([made])(iter([pa.record_batch([numbers], ["id"])]))]
+"""
+
+
+@pytest.mark.parametrize("work", ["task()", "asyncio.run(look_up())"])
+def test_R1_no_library_is_imported_on_the_loop_while_calls_run(work: str) -> None:
+    # Arrow imports pandas with its first array: half a second and more, in which deadlines pass.
+    assert printed(f"{LOADED}{work}; print({{*sys.modules}} - loaded[0])") == "set()"
