@@ -227,7 +227,7 @@ class StateBackend(ABC):
         self.check_open()
         check_serializer("serializer", serializer)
         if name in self._queues:
-            raise StateError(f"{self!r}: the queue {name!r} is in use already: give each user of one another name")
+            raise StateError(f"{self!r}: the queue {name!r} is in use already: give each queue its own name")
         meta = StateMeta(QUEUE, {"value serialiser": serializer.name}, ttl=False)
         if name in self.metas:
             meta.check_against(name, self.metas[name])
