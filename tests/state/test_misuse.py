@@ -547,3 +547,15 @@ def test_S4_what_was_written_can_be_read_from_deep_in_a_program(make):
         return value.value() if levels == 0 else descend(levels - 1)
 
     assert descend(300) == deep
+
+
+@pytest.mark.parametrize("key", [0, False, ""])
+def test_S3_S8_a_namespace_that_is_set_after_a_key_belongs_to_it_also_if_the_key_is_falsy(make, key):
+    backend = make()
+    value = backend.value_state(VALUE)
+    backend.set_current_key(key)
+    backend.set_current_namespace("other")
+    value.update(1)
+    assert list(backend.keys(VALUE.name)) == [key]
+    backend.set_current_namespace(None)
+    assert value.value() is None
