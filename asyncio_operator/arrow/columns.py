@@ -144,11 +144,10 @@ def row_reader(
     fields = [(field.name, *_sure(field.type), field) for field in schema]
 
     def read(row: Mapping[str, Any]) -> dict[str, Any]:
-        own, absent = dict[str, Any](), 0
+        own: dict[str, Any] = {}
         for name, exact, fits, field in fields:
             try:
                 if name not in row:
-                    absent += 1
                     continue
                 own[name] = value = row[name]
             except Exception as error:
@@ -163,7 +162,7 @@ def row_reader(
                     f"column {name!r} is {shown_type(field.type)}, which the answer does not fit: {describe(value)} "
                     f"({in_ddl(describe_error(error))})"
                 ) from error
-        if absent:
+        if len(own) < len(fields):
             _check_names(row, declared or schema.names)
         return own
 
