@@ -192,6 +192,9 @@ class RedisClient:
         client, self.redis = self.redis, None
         if client is not None:
             await closed_in_time(client.aclose())
+            if self._cluster:  # redis-py leaves what it opened after it decided to learn the nodes again.
+                for nodes in ("nodes_cache", "startup_nodes"):
+                    await closed_in_time(client.nodes_manager.aclose(nodes))
 
 
 class _Credentials(CredentialProvider):
@@ -199,9 +202,6 @@ class _Credentials(CredentialProvider):
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        raise NotImplementedError("the client is asynchronous")
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         return await self._client.credentials()
@@ -231,7 +231,7 @@ CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (exceptions.AuthorizationError, CREDENTIALS),
     (exceptions.AuthenticationWrongNumberOfArgsError, CREDENTIALS),
     (exceptions.BusyLoadingError, WAITING),
-    (exceptions.ClusterDownError, WAITING),
+    (exceptions.ClusterError, WAITING),
     (exceptions.TryAgainError, WAITING),
     (exceptions.RedisClusterException, WAITING),
     (exceptions.AskError, CLUSTER),

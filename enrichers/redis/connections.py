@@ -28,7 +28,7 @@ AGAIN = 1
 ELSEWHERE = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
-    exceptions.ClusterDownError,
+    exceptions.ClusterError,
     exceptions.AskError,
     exceptions.TryAgainError,
 )

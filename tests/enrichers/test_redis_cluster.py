@@ -7,6 +7,7 @@ import contextlib
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import psutil
 import pytest
 from redis.asyncio.cluster import ClusterPipeline
 from redis.asyncio.connection import SSLConnection
@@ -62,6 +63,12 @@ def two_nodes(cluster: RedisCluster, name: str) -> tuple[RedisServer, RedisServe
     return here, there, str(key_slot(name.encode()))
 
 
+def moved(slot: str, cluster: RedisCluster, here: RedisServer, there: RedisServer) -> None:
+    """End a move. A node that was importing gets a new epoch, without which other nodes may go on to contradict it."""
+    for node in (there, here):
+        node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(there))
+
+
 async def test_slots_that_move_are_followed(cluster: RedisCluster) -> None:
     here, there, slot = two_nodes(cluster, "moving")
     async with opened(cluster) as enricher:
@@ -70,15 +77,33 @@ async def test_slots_that_move_are_followed(cluster: RedisCluster) -> None:
         here.command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.identity(there))
         # A name that is not here is asked for there, by ASK.
         assert await enricher.lookup_many(["moving", "other"]) == [None, None]
-        for node in (there, here):
-            node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(there))
+        moved(slot, cluster, here, there)
         there.command("SET", "moving", "7")
         # It is there for good, which MOVED says.
         assert await enricher.lookup_many(["moving", "other"]) == [{"n": 7}, None]
         there.command("DEL", "moving")
-        for node in (here, there):
-            node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(here))
+        here.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.identity(there))
+        moved(slot, cluster, there, here)
         assert await enricher.lookup("moving") is None
+
+
+async def test_nodes_that_send_a_key_to_each_other_are_a_retryable_error_and_leave_no_connection(
+    cluster: RedisCluster,
+) -> None:
+    """As while the news of a moved slot spreads: redis-py then gives up with a ClusterError."""
+    here, there, slot = two_nodes(cluster, "astray")
+    for again in (True, False):
+        async with opened(cluster) as enricher:
+            here.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(there))
+            there.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(here))
+            error = await failure(enricher, "astray")
+            assert (error.retryable, error.any_key) == (True, True)
+            here.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.identity(there))
+            moved(slot, cluster, there, here)
+            if again:
+                assert await enricher.lookup("astray") is None
+        ports = {one.raddr.port for one in psutil.Process().net_connections("tcp") if one.raddr}
+        assert not ports & {node.port for node in cluster.nodes}
 
 
 @pytest.mark.parametrize("times", [1, 2])
