@@ -210,12 +210,9 @@ class Place:
         """Whether the directory holds answers of the specification. If so, opens them."""
         if not self.path.exists():
             return False
+        backend = None
         try:
-            self.backend = self._open_state(self.path)
-        except StateError as error:
-            self._problem = _problem_of(error)
-            return False
-        try:
+            self.backend = backend = self._open_state(self.path)
             # The specification is kept as state, which needs a key: any one does.
             self.backend.set_current_key("")
             stored = self.backend.value_state(SPECIFICATION).value()
@@ -226,7 +223,8 @@ class Place:
             self._problem = "it was written " + ("for another specification" if same_format else "by another version")
         except StateError as error:
             self._problem = _problem_of(error)
-        self.backend.close()
+        if backend is not None:
+            backend.close()
         return False
 
     def clear(self) -> None:

@@ -46,6 +46,7 @@ from asyncio_operator.state.entries import ABSENT
 if TYPE_CHECKING:
     from asyncio_operator.quota.share import Reservation
 
+OTHER_LOOP = "the lookup was opened on another event loop; open one in each, or use asyncio.run_coroutine_threadsafe"
 _OPEN: set[int] = set()  # The ids of enrichers that a lookup has open. Another lookup opens a copy.
 
 
@@ -104,6 +105,7 @@ class Lookup:
         self._window = ProcessWindow(self._options.rate_limit)
         self._clock = clock
         self._engine: _Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # On which it was opened, or closed, last.
         self._opening = asyncio.Lock()  # Held while it is being opened.
         self._closing: asyncio.Task[None] | None = None
 
@@ -111,11 +113,12 @@ class Lookup:
         """Open the enricher and the cache, on the running loop.
 
         Raises:
-            StateError: it is open already.
+            StateError: it is open already, or still closing on another loop.
             ConfigurationError: the enricher's schema is not a `pyarrow.Schema`, or the cache cannot be opened.
         """
         if self._opening.locked() or self._engine is not None:
             raise StateError("the lookup is open already")
+        self._take_loop()
         async with self._opening:
             if self._closing is not None and not self._closing.done():
                 await asyncio.wait([self._closing])
@@ -124,16 +127,23 @@ class Lookup:
     async def close(self) -> None:
         """Cancel running calls, and close the enricher and the cache. Callers that still wait get a `StateError`, and
         so does another loop, unless that of the lookup is closed. A second call does nothing."""
+        self._take_loop()
         async with self._opening:  # What is still opening is closed when it is open.
             if (engine := self._engine) is not None:
-                if not engine.loop.is_closed():
-                    engine.require_loop()
                 self._engine, self._closing = None, asyncio.ensure_future(engine.close())
         if (closing := self._closing) is not None:
             # A caller that is cancelled here stops waiting. The lookup is closed all the same.
             await asyncio.wait([closing])
             self._closing = None
             closing.result()
+
+    def _take_loop(self) -> None:
+        """Belong to the running loop from now on, unless another one that is not closed has something to do still."""
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            busy = self._engine or self._opening.locked() or (self._closing and not self._closing.done())
+            if busy and self._loop and not self._loop.is_closed():
+                raise StateError(OTHER_LOOP)
+            self._loop, self._opening, self._closing = loop, asyncio.Lock(), None
 
     async def get(self, key: Any) -> Found:
         """The row of a key, a list of rows, or None. It is None without a row, and if a part of the key is None.
@@ -155,7 +165,8 @@ class Lookup:
         """
         if self._engine is None:
             raise StateError("the lookup is not open; use `async with Lookup(...) as lookup`, or await lookup.open()")
-        self._engine.require_loop()
+        if self._engine.loop is not asyncio.get_running_loop():
+            raise StateError(OTHER_LOOP)
         return await self._engine.get(key)
 
     async def __aenter__(self) -> Self:
@@ -196,8 +207,7 @@ class _Engine:
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:
-        key = canonical_optional(key, self._optional)
-        if key is None:
+        if (key := canonical_optional(key, self._optional)) is None:
             return None
         if (failure := self._failure) is not None:
             raise StateError(f"the lookup has ended with {describe_error(failure)}; open a new Lookup") from failure
@@ -233,13 +243,6 @@ class _Engine:
         """The task that waits for this future gets an outcome."""
         if not position.done():
             position.set_result(outcome)
-
-    def require_loop(self) -> None:
-        if self.loop is not asyncio.get_running_loop():
-            raise StateError(
-                "the lookup was opened on another event loop, to which it belongs; open one in each loop, or send the "
-                "call there with asyncio.run_coroutine_threadsafe"
-            )
 
     async def close(self) -> None:
         if not self.loop.is_closed():

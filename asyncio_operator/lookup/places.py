@@ -89,14 +89,13 @@ class NotedKeys:
 
     def __init__(self, most: int) -> None:
         self._most = min(most, MOST)
-        self._names: OrderedDict[Any, None] = OrderedDict()
+        self._names: OrderedDict[Any, bool] = OrderedDict()
 
     def add(self, key: Any) -> bool:
         """Note that a canonical key is used. Returns whether it is new."""
         name = _name(key)
-        is_new = name not in self._names
-        self._names[name] = None
-        self._names.move_to_end(name)
+        is_new = self._names.pop(name, True)
+        self._names[name] = False
         if len(self._names) > self._most:
             self._names.popitem(last=False)
         return is_new

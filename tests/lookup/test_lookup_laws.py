@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
@@ -450,21 +450,42 @@ async def test_a_predicate_that_raises_ends_the_lookup_and_is_named(name: str, e
             await lookup.get(1)
 
 
-@virtual
-async def test_a_lookup_of_another_loop_is_refused() -> None:
-    async with Lookup(Recorded(slowly)) as lookup:
-        with pytest.raises(StateError, match="opened on another event loop"):
-            await asyncio.to_thread(lambda: asyncio.run(outcome_or_raise(lookup)))
+def elsewhere(step: Callable[[], Awaitable[object]]) -> None:
+    """A step on the loop of another thread."""
+
+    async def limited() -> None:
+        await asyncio.wait_for(step(), 10)
+
+    asyncio.run(limited())
 
 
 @virtual
-async def test_a_lookup_is_not_closed_from_another_loop_while_its_own_runs() -> None:
-    enricher = Life(slowly)
-    async with Lookup(enricher) as lookup:
-        with pytest.raises(StateError, match="opened on another event loop"):
-            await asyncio.to_thread(lambda: asyncio.run(asyncio.wait_for(lookup.close(), 10)))
+async def test_a_lookup_is_not_opened_nor_closed_on_another_loop_while_it_opens_runs_or_closes_on_its_own() -> None:
+    enricher = Lives(slowly)
+    lookup = Lookup(enricher)
+
+    async def refused(*steps: Callable[[], Awaitable[object]]) -> None:
+        for step in steps:
+            with pytest.raises(StateError, match=r"opened on another event loop|open already"):
+                await asyncio.to_thread(elsewhere, step)
+
+    for _ in range(2):
+        opening = asyncio.ensure_future(lookup.open())
+        await asyncio.sleep(0.5)
+        await refused(lookup.open, lookup.close)
+        closing = asyncio.ensure_future(lookup.close())
+        await refused(lookup.open, lookup.close)
+        await closing
+        await opening
+        await lookup.open()
+        await refused(lookup.open, lookup.close, lambda: lookup.get(1))
         assert await lookup.get(1) == {"x": 1}
-    assert enricher.steps == ["open", "close"]
+        closing = asyncio.ensure_future(lookup.close())
+        await asyncio.sleep(0.5)
+        await refused(lookup.open, lookup.close)
+        await closing
+        await asyncio.to_thread(elsewhere, lookup.close)
+    assert enricher.steps == ["open", "close"] * 4
 
 
 def test_a_lookup_whose_loop_is_closed_is_closed_on_the_next_one_and_may_be_opened_again() -> None:
@@ -479,10 +500,6 @@ def test_a_lookup_whose_loop_is_closed_is_closed_on_the_next_one_and_may_be_open
         run_on(VirtualTimeLoop, ask())
         run_on(VirtualTimeLoop, lookup.close())
     assert enricher.steps == ["open", "close"] * 2
-
-
-async def outcome_or_raise(lookup: Lookup) -> Any:
-    return await lookup.get(1)
 
 
 @virtual
