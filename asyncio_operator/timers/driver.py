@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from asyncio_operator.checks import must_be, plain_function
 from asyncio_operator.errors import StateError, describe, describe_error
@@ -68,7 +68,7 @@ class ProcessingTimeDriver:
             plain_function("on_error", on_error, "a function of the error, or None", "the error")
         self._service = service
         self._on_error = on_error
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: Any = None  # On which it was started.
         self._context: Context | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alive = self._firing = False
@@ -100,11 +100,13 @@ class ProcessingTimeDriver:
             error.add_note(f"A timer's callback had ended the driver before: {describe_error(self._error)}")
 
     async def quiesce(self) -> None:
-        """Fires nothing more, and returns when no callback runs. Timers stay, and more may be registered."""
+        """Fires nothing more, and returns when no callback runs. Timers stay. On another loop it is a `StateError`."""
+        if self._alive and self._loop is not asyncio.get_running_loop() and not self._loop.is_closed():
+            raise StateError(f"{self!r} must be ended on the event loop that started it")
         self._end()
         while self._firing:
             # Only a task that a callback started, and that began to run at once, comes here.
-            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            self._idle = self._idle or self._loop.create_future()
             await asyncio.shield(self._idle)
 
     aclose = quiesce
@@ -131,7 +133,6 @@ class ProcessingTimeDriver:
         ]
         if not waits:
             return
-        assert self._loop is not None
         when = self._loop.time() + max(0, min(waits)) / 1000
         if self._alarm is None or when < self._alarm.when():
             if self._alarm is not None:
@@ -143,16 +144,16 @@ class ProcessingTimeDriver:
         self._firing = True
         try:
             self._fire()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._ended_by(error)
+            raise
         except BaseException as error:
-            if self._on_error is None or isinstance(error, SystemExit | KeyboardInterrupt):
-                self._ended_by(error)
-            else:
-                try:
-                    self._on_error(error)
-                except BaseException as raised:
-                    self._ended_by(raised)
-            if isinstance(error, SystemExit | KeyboardInterrupt):
-                raise
+            try:
+                if self._on_error is None:
+                    raise
+                self._on_error(error)
+            except BaseException as raised:
+                self._ended_by(raised)
         finally:
             self._firing = False
             if self._idle is not None:
@@ -166,7 +167,6 @@ class ProcessingTimeDriver:
 
     def _fire(self) -> None:
         """Fires one timer of each service in turn, so that none of them waits for all timers of another one."""
-        assert self._loop is not None
         ends = self._loop.time() + TURN
         for _ in range(STANDING):
             more = False

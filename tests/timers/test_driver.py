@@ -114,6 +114,18 @@ async def test_T7_after_quiesce_nothing_fires_and_timers_stay():
 
 
 @virtual
+async def test_T7_quiesce_on_another_loop_is_refused_while_the_driver_is_alive():
+    service, fired = driven()
+    service.register_processing_time_timer(1_000)
+    async with ProcessingTimeDriver(service) as driver:
+        with pytest.raises(StateError, match="on the event loop that started it"):
+            await asyncio.to_thread(lambda: asyncio.run(driver.quiesce()))
+        await asyncio.sleep(1)
+    await asyncio.to_thread(lambda: asyncio.run(driver.quiesce()))
+    assert fired == [(1_000, 1_000)]
+
+
+@virtual
 async def test_T7_quiesce_in_a_callback_waits_for_that_callback_and_lets_no_other_one_run():
     """As a task that a callback starts, and that begins to run at once (an eager task)."""
     seen: list[Any] = []
