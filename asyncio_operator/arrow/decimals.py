@@ -88,20 +88,15 @@ def cast_exactly(column: Any, kind: pa.DataType) -> Any:
         pyarrow.ArrowInvalid: a value does not fit.
         pyarrow.ArrowNotImplementedError: Arrow has no such cast.
     """
-    if column.type == kind or not (_has_decimals(kind) or _has_decimals(column.type)):
+    if column.type != kind and (_has_decimals(kind) or _has_decimals(column.type)):
+        if isinstance(column, pa.ChunkedArray):
+            return pa.chunked_array([cast_exactly(chunk, kind) for chunk in column.chunks], kind)
+        if kinds.is_dictionary(column.type):
+            return cast_exactly(column.dictionary_decode(), kind)
+    if column.type == kind or not (kinds.is_decimal(kind) or kinds.is_decimal(column.type)):
         made = column.cast(kind)
         if _is_changed(column, made):
             raise pa.ArrowInvalid(f"a value of type {shown_type(column.type)} does not fit {shown_type(kind)}")
-        return made
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([cast_exactly(chunk, kind) for chunk in column.chunks], kind)
-    if kinds.is_dictionary(column.type):
-        return cast_exactly(column.dictionary_decode(), kind)
-    if kinds.is_nested(kind) or not (kinds.is_decimal(kind) or kinds.is_decimal(column.type)):
-        made = column.cast(kind)
-        # A wrapped number does not come back.
-        if not made.cast(column.type).equals(column):
-            raise pa.ArrowInvalid(f"a value does not fit {shown_type(kind)}")
         return made
     if kinds.is_floating(kind):
         # Arrow does not always take the nearest one.
@@ -158,8 +153,10 @@ def _is_changed(column: Any, made: Any) -> bool:
         return any(_is_changed(*pair) for pair in pairs)
     if kinds.is_timestamp(given) and kinds.is_timestamp(kind) and (given.tz is None) != (kind.tz is None):
         return True
-    if (kinds.is_timestamp(given) and kinds.is_date(kind)) or (
-        (kinds.is_integer(given) or kinds.is_floating(given)) and kinds.is_boolean(kind)
+    if (
+        (kinds.is_timestamp(given) and kinds.is_date(kind))
+        or ((kinds.is_integer(given) or kinds.is_floating(given)) and kinds.is_boolean(kind))
+        or (kinds.is_decimal(given) or kinds.is_decimal(kind))  # A wrapped number does not come back.
     ):
         return not made.cast(given).equals(column)
     if (kinds.is_string(given) or kinds.is_large_string(given)) and kinds.is_floating(kind):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -96,6 +98,16 @@ def test_X12_an_answer_keeps_its_numbers_or_is_an_error(given_: list[Decimal], k
             assert read({"n": number}) == {"n": number}
             with suppress(ValueError, ArithmeticError, pa.ArrowException):
                 assert array_of([[number]], pa.list_(kind)).to_pylist() == [[number]]
+
+
+@pytest.mark.parametrize("inside", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_X12_a_NaN_beside_a_decimal_stays_one_in_another_type(inside: Callable[[pa.DataType], pa.DataType]) -> None:
+    one, other = (pa.struct([("x", pa.float64()), ("n", pa.decimal128(digits, 1))]) for digits in (5, 6))
+    row = {"x": math.nan, "n": Decimal("1.5")}
+    value = {"struct": row, "list": [row], "map": [("a", row)]}[str(inside(one)).partition("<")[0]]
+    made = cast_exactly(pa.array([value], inside(one)), inside(other))
+    assert made.type == inside(other)
+    assert str(made.to_pylist()) == str([value])
 
 
 def test_X12_a_table_in_other_types_has_the_same_numbers() -> None:
