@@ -73,7 +73,7 @@ class StreamElementQueue(ABC):
         Raises:
             TypeError: the element is neither a `Record` nor a `Watermark`.
         """
-        if not isinstance(element, Record | Watermark):
+        if type(element) not in (Record, Watermark):  # They are final: a subclass is a value, here as in the operator.
             raise TypeError(f"a queue holds Record and Watermark, not {type(element).__name__}: {element!r}")
         if len(self) >= self.capacity:
             return None

@@ -178,7 +178,9 @@ def test_Q7_a_key_that_is_no_plain_function_is_refused(key: Any) -> None:
         KeyOrderedStreamElementQueue(1, key)
 
 
-@pytest.mark.parametrize("element", [1, None, (1, 2), Record])
+@pytest.mark.parametrize(
+    "element", [1, None, (1, 2), Record, type("Sub", (Watermark,), {})(5), type("Sub", (Record,), {})(5)]
+)
 def test_Q1_anything_else_is_a_type_error(make: Make, element: Any) -> None:
     with pytest.raises(TypeError, match="a queue holds Record and Watermark, not"):
         make(1).try_put(element)
