@@ -90,10 +90,8 @@ class AnswerTables:
         answer = pa.Table.from_batches([answer]) if isinstance(answer, pa.RecordBatch) else answer
         if not isinstance(answer, pa.Table):
             raise ResultError(f"lookup_columns returned {type(answer).__name__}; it must return a pyarrow.Table")
-        parts = [
-            _column(answer, field.name, part.type, OF_KEYS)
-            for field, part in zip(self._keys, self._parts(asked), strict=True)
-        ]
+        pairs = zip(self._keys.names, self._parts(asked), strict=True)
+        parts = [_column(answer, name, part.type, OF_KEYS) for name, part in pairs]
         columns = [_column(answer, field.name, field.type) for field in self._declared]
         for i, (field, part) in enumerate(zip(self._keys, parts, strict=True)):
             if part.null_count and i not in self._optional:
@@ -191,8 +189,9 @@ async def ask(
     try:
         found = tables.read(answer, asked) if find is None else tables.read_rows(answer, asked)
     except ResultError as error:
-        # Law A2: nothing tells which key is at fault, so the batch is neither split nor called again.
-        raise ResultError(f"{describe(enricher)}: {error}", any_key=True) from error
+        # Law A2: a wrong table is neither split nor called again. A value that does not fit is that of a key (law X12).
+        any_key = not isinstance(error.__cause__, pa.ArrowInvalid)
+        raise ResultError(f"{describe(enricher)}: {error}", any_key=any_key) from error
     return found if len(asked) == len(keys) else found.at(places)
 
 

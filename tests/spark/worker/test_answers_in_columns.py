@@ -322,6 +322,30 @@ def test_A4_values_that_python_cannot_hold_arrive(spark: SparkSession) -> None:
     }
 
 
+class Nanoseconds(Late):
+    """Moments that are finer than Spark has them, for one key."""
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("at", pa.timestamp("ns"))])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        at = pa.array([1 if key == 2 else 1000 for key in keys.to_pylist()], pa.timestamp("ns"))
+        return pa.table({"k": keys, "at": at})
+
+
+class NanosecondsInMemory(Nanoseconds):
+    in_memory = True
+
+
+@pytest.mark.parametrize("kind", [Nanoseconds, NanosecondsInMemory])
+@pytest.mark.parametrize("cache", [None, Cache()], ids=["called", "cached"])
+def test_X12_a_value_that_spark_cannot_hold_is_an_error_of_its_key_alone(kind: type[Enricher], cache: Cache) -> None:
+    options = EnrichOptions(on="id", cache=cache, on_error="null")
+    task, _ = enrich_task(StructType([StructField("id", LongType())]), kind(), options)
+    batch = pa.RecordBatch.from_pydict({"id": pa.array(range(5), pa.int64())})
+    assert [row["id"] for row in rows_of(chained([task], [batch])) if row["at"] is None] == [2]
+
+
 @pytest.mark.parametrize(("options", "found"), [({}, [1, 2]), ({"retry": 2}, [1, None])])
 def test_A4_a_key_that_python_cannot_hold_finds_its_row_in_a_table_in_memory(
     options: dict[str, Any], found: list[Any]
