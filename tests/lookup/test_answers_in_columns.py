@@ -65,6 +65,14 @@ def test_A1_a_key_that_does_not_fit_may_be_refused_and_no_other_key_of_its_batch
     assert answers[3] is None
 
 
+def test_X12_the_batch_of_a_value_that_does_not_fit_its_column_is_split() -> None:
+    tables = AnswerTables(None, ROWS, pa.schema([("name", pa.string()), ("n", pa.int8())]))
+    enricher = Columns(lambda keys: pa.table({"key": keys, "n": pa.array([1, 300], pa.int32()), "name": ["a", "b"]}))
+    with pytest.raises(ResultError, match="column 'n'") as raised:
+        asyncio.run(ask(enricher, tables, [1, 2]))
+    assert not raised.value.any_key
+
+
 def rows_of(keys: pa.Array) -> pa.Table:
     found = [key for key in reversed(keys.to_pylist()) if key % 2 == 0 for _ in range(2 if key % 4 == 0 else 1)]
     numbers = pa.array(found, pa.int32())
