@@ -99,8 +99,8 @@ class EnrichOptions(GivenCalls):
         joins = self.strategy == "distinct"
         if self.join_hint is not None:
             one_of("join_hint", self.join_hint, JOIN_HINTS)
-        if self.join_hint != JOIN_HINTS[0] and not joins:
-            raise ConfigurationError(f'join_hint is {self.join_hint!r}, but only strategy="distinct" joins')
+            if self.join_hint != JOIN_HINTS[0] and not joins:
+                raise ConfigurationError(f'join_hint is {self.join_hint!r}, but only strategy="distinct" joins')
         for name, why in (
             ("event_time", "keeps no order of rows"),
             ("as_of", "sends only keys to Python, without the times of their rows"),
@@ -108,11 +108,11 @@ class EnrichOptions(GivenCalls):
             if joins and getattr(self, name) is not None:
                 given = describe(getattr(self, name))
                 raise ConfigurationError(f'{name} is {given}, but strategy="distinct" {why}; use "inline"')
-        if not isinstance(self.prefix, str):
-            raise must_be("prefix", self.prefix, "text")
-        status = self.status_column
-        if status is not None and not (isinstance(status, str) and status):
-            raise must_be("status_column", status, "a name or None")
+        for name, wanted in (("prefix", "text"), ("status_column", "a name or None")):
+            text, optional = getattr(self, name), name != "prefix"
+            good = isinstance(text, str) and (text or not optional) and text.encode(errors="ignore").decode() == text
+            if not good and not (optional and text is None):
+                raise must_be(name, text, wanted)
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:

@@ -126,7 +126,9 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"how": "outer"}, """how is 'outer'; it must be "left" | "inner" | "required\""""),
         ({"on_error": "ignore"}, """on_error is 'ignore'; it must be "fail" | "null" | "drop\""""),
         ({"prefix": None}, "prefix is None; it must be text"),
+        ({"prefix": "\ud800"}, r"prefix is '\ud800'; it must be text"),
         ({"status_column": ""}, "status_column is ''; it must be a name or None"),
+        ({"status_column": "\ud800"}, r"status_column is '\ud800'; it must be a name or None"),
         ({"columns": {"x"}}, "columns is {'x'}; it must be a list"),
         (
             {"columns": ["z"]},
@@ -151,6 +153,10 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
 )
 def test_X4_a_wrong_option_is_told(df: DataFrame, options: dict[str, Any], message: str) -> None:
     assert message in refused(df, **options)
+
+
+def test_X4_no_hint_for_the_join_is_an_option_of_both_strategies(df: DataFrame) -> None:
+    assert enrich(df, source(), on="id", join_hint=None).columns[-2:] == ["x", "y"]
 
 
 def test_X4_what_is_refused_leaves_metrics_and_a_trace_as_they_were(
