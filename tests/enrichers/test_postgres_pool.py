@@ -221,7 +221,7 @@ async def test_a_limit_is_set_once_and_when_it_grows(
     async with asked(postgres.dsn + LOGS, statement_cache_size=cache) as enricher:
         assert await limits(enricher, *[3] * 5) == ["4s"] * 5
         assert len(logged()) == WATCHES + 1
-        assert await limits(enricher, 30, 0.01, 3, 30) == ["32s"] * 4
+        assert await limits(enricher, 30, 1, 3, 30) == ["32s"] * 4
         assert len(logged()) == WATCHES + 2
         assert await limits(enricher, None, 30, 10**8) == ["0"] * 3
         assert len(logged()) == WATCHES + 3

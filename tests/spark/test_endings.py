@@ -94,7 +94,7 @@ def test_X6_what_is_hidden_is_counted_failures_by_rows_and_timeouts_by_keys(
 ) -> None:
     metrics = EnrichmentMetrics(spark)
     df = spark.range(0, 40, numPartitions=1).selectExpr("id % 4 AS k")
-    found = enrich(df, mixed(), on="k", how="inner", on_error=on_error, timeout=0.3, metrics=metrics)
+    found = enrich(df, mixed(), on="k", how="inner", on_error=on_error, timeout=1, metrics=metrics)
     assert len(found.collect()) == kept
     figures = metrics.statistics()
     assert (figures.rows, figures.found, figures.missing, figures.failures) == (40, 10, 10, 20)

@@ -202,7 +202,7 @@ def test_X5_what_no_option_can_hide_fails_the_task_and_no_option_is_advised(on_e
 
 
 def test_failures_and_timeouts_are_null_if_that_is_wanted() -> None:
-    @async_udf("long", timeout=0.05, on_error="null")
+    @async_udf("long", timeout=0.5, on_error="null")
     async def some(n: int) -> int:
         if n == 1:
             raise ValueError
