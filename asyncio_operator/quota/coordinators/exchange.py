@@ -39,7 +39,6 @@ KEPT = 2 * ASK_TIMEOUT
 
 MOST_MESSAGES = 64  # Messages that one client answers at a time, the oldest first: so that none computes for long.
 
-
 MOST_SERVERS = 16
 """Servers whose names are kept. Each of several that share their data may answer some time, without a loss."""
 

@@ -104,8 +104,9 @@ class PostgresCoordinator(ServerCoordinator):
         return _stored(await self._row(POST, self._name, identity, message))
 
     async def swap(self, stored: Stored, new_version: str, text: str, answered: list[str]) -> Stored | None:
-        values = stored.version, stored.server, new_version, text, answered
-        row = await self._row(SWAP, self._name, *values)
+        row = None
+        with contextlib.suppress(asyncpg.UndefinedTableError):
+            row = await self._row(SWAP, self._name, stored.version, stored.server, new_version, text, answered)
         if row is None:
             raise CoordinatorError(f"the coordinator {self.shown}: {self.place} was deleted")
         return None if row["version"] == new_version else _stored(row)

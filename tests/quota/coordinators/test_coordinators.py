@@ -607,6 +607,25 @@ async def test_postgres_makes_its_table_once_for_many_and_says_what_to_run_where
         assert (await poor.ask({"add": 1, "who": ""}))["count"] == 9
 
 
+@pytest.mark.parametrize("loss", ["DROP TABLE", "TRUNCATE"])
+async def test_G7_a_table_that_is_lost_amid_an_exchange_is_made_anew_with_the_next(
+    postgres: PostgresServer, loss: str
+) -> None:
+    losses = [f"{loss} asyncio_operator_budgets"]
+
+    def lose_and_count(*asked: Any) -> tuple[Json, Json]:
+        while losses:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(postgres.fetch, losses.pop()).result()
+        return count(*asked)
+
+    coordinator = PostgresCoordinator(postgres.dsn, "lost amid", lose_and_count)
+    async with asking(coordinator):
+        error = await refusal(coordinator, postgres.password)
+        assert not error.lasting
+        assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
+
+
 async def test_the_driver_answers_only_who_knows_the_token(driver: Driver) -> None:
     address = driver.service.address
     stranger = DriverCoordinator(DriverAddress(address.host, address.port, b"x" * 32), NAME)
