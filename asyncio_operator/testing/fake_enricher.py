@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.checks import Duration, duration, must_be, plain_function, positive_int
+from asyncio_operator.checks import Duration, duration, must_be, natural, plain_function, positive_int
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.hints import not_installed
@@ -125,7 +125,7 @@ class FakeEnricher(Enricher):
             "latency": latency,
             "failures": failures,
             "max_batch": positive_int("max_batch", max_batch),
-            "seed": seed,
+            "seed": natural("seed", seed),
             "_schema": _schema_of(given) if schema is None else as_schema(schema),
         }
         self.__setstate__(values)

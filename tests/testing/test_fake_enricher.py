@@ -162,6 +162,7 @@ def test_a_copy_is_equal_and_has_no_record() -> None:
         ({"failures": lambda: True}, "it must take two arguments, the key and the number of its call"),
         ({"failures": asyncio.sleep}, "not an `async def`"),
         ({"max_batch": 0}, "max_batch is 0"),
+        ({"seed": "one"}, "seed is .one.; it must be an int"),
         ({"schema": "a strin"}, "strin"),
     ],
 )

@@ -270,6 +270,7 @@ def test_it_serves_synchronous_tests_from_a_thread_with_and_without_a_block_at_i
         ({"limits": [Limit(5, unit="tokens")]}, "a limit counts 'tokens', but nothing says how many"),
         ({"limits": [Limit(5)], "headers": "gemini"}, "headers is 'gemini'; it must be \"openai\" |"),
         ({"headers": "openai"}, "there are no limits to report"),
+        ({"seed": object()}, "seed is <object object"),
         ({"limits": [Limit(5)], "weigh": 7}, "weigh is 7; it must be a function of a request"),
         ({"limits": [Limit(5)], "weigh": asyncio.sleep}, "not an `async def`"),
         ({"limits": [Limit(5)], "weigh": lambda: None}, "it must take one argument, the request"),

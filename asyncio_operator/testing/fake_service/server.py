@@ -35,17 +35,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from asyncio_operator.checks import (
-    Duration,
-    duration,
-    flag,
-    must_be,
-    number,
-    one_of,
-    plain_function,
-    positive_int,
-    seconds,
-)
+from asyncio_operator.checks import Duration, duration, flag, must_be, natural, number, one_of, plain_function, seconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.testing.fake_service.messages import FakeAnswer, FakeRequest, Headers, send
@@ -145,11 +135,11 @@ class FakeService:
         self._latency = latency if callable(latency) else duration("latency", latency)
         self._retry_after = None if retry_after is None else duration("retry_after", retry_after)
         self._retry_after_date = flag("retry_after_date", retry_after_date)
-        every = limits if rate_limit is None else [*(limits or ()), RateLimit(positive_int("rate_limit", rate_limit))]
+        every = limits if rate_limit is None else [*(limits or ()), RateLimit(natural("rate_limit", rate_limit, 1))]
         self._limits = ServiceLimits(every, headers, weigh, usage, duration("journey", journey))
         self._batch = one_of("batch", batch, ("map", "list"))
         self._handler = handler
-        self._random = random.Random(seed)
+        self._random = random.Random(natural("seed", seed))
         self._ssl = ssl_context
         self._planned: deque[FakeAnswer] = deque()
         self._inside = 0
