@@ -445,7 +445,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/spark": 7_499,
     "asyncio_operator/state": 6_903,
     "asyncio_operator/telemetry": 507,
-    "asyncio_operator/testing": 2_963,
+    "asyncio_operator/testing": 2_953,
     "asyncio_operator/timers": 1_185,
     "asyncio_operator/trace": 1_225,
     "asyncio_operator/view": 239,
