@@ -145,9 +145,9 @@ class BlockingEnricher(Enricher):
             EnricherError: `setup` needs a module or an environment variable that this process lacks.
         """
         await BlockingEnricher.close(self)  # Of an earlier call of `open`.
-        threads = _Threads(repr(self), self.setup, self.teardown, self.max_workers)
+        threads = _Threads(self)
         object.__setattr__(self, "_threads", threads)
-        await threads.open()
+        await threads.pool.open()
         if self.setup is None:
             return
         try:
@@ -201,30 +201,21 @@ class BlockingEnricher(Enricher):
 class _Threads:
     """The threads of an open enricher. With a `setup`, each has its own client."""
 
-    def __init__(
-        self,
-        subject: str,
-        setup: Callable[[], Any] | None,
-        teardown: Callable[[Any], object] | None,
-        max_workers: int,
-    ) -> None:
-        self._subject = subject
-        self._setup = setup
-        self._teardown = teardown
-        self._pool: BlockingFunction[tuple[Callable[..., Any], tuple[Any, ...]], Any]
-        self._pool = BlockingFunction(lambda call: call[0](*call[1]), max_workers)
+    def __init__(self, enricher: BlockingEnricher) -> None:
+        self._subject = repr(enricher)
+        self._setup = enricher.setup
+        self._teardown = enricher.teardown
+        self.pool: BlockingFunction[tuple[Callable[..., Any], tuple[Any, ...]], Any]
+        self.pool = BlockingFunction(lambda call: call[0](*call[1]), enricher.max_workers)
         # A call that waits in the pool cannot be cancelled, and would run long after its deadline. So it waits here.
-        self._slots = asyncio.Semaphore(max_workers)
+        self._slots = asyncio.Semaphore(enricher.max_workers)
         self._local = threading.local()
         self._closed = False
-
-    async def open(self) -> None:
-        await self._pool.open()
 
     async def call(self, function: Callable[..., Any], argument: Any) -> Any:
         """The result of a function, run in a thread. With a `setup`, the client of the thread is its first argument."""
         async with self._slots:
-            return await self._pool.invoke((self._called, (function, argument)))
+            return await self.pool.invoke((self._called, (function, argument)))
 
     def _called(self, function: Callable[..., Any], argument: Any) -> Any:
         arguments = (argument,) if self._setup is None else (self._client(self._setup), argument)
@@ -262,12 +253,12 @@ class _Threads:
         ends: list[asyncio.Task[Any]] = []
         try:
             if self._teardown is not None:
-                count = self._pool.max_concurrency or 1
+                count = self.pool.max_concurrency or 1
                 end = (self._tear_down_together, (threading.Barrier(count),))
-                ends = [asyncio.ensure_future(self._pool.invoke(end)) for _ in range(count)]
+                ends = [asyncio.ensure_future(self.pool.invoke(end)) for _ in range(count)]
                 await asyncio.wait(ends, timeout=2 * CLOSE_TIMEOUT)
         finally:
-            await self._pool.close()
+            await self.pool.close()
         if ends:
             await asyncio.wait(ends, timeout=CLOSE_TIMEOUT / 3)
 

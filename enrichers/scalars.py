@@ -309,7 +309,7 @@ def _moment(data_type: pa.DataType) -> Convert:
         moment = _read_moment(value) if isinstance(value, str) else value
         if not isinstance(moment, datetime.datetime) or (moment.tzinfo is not None) != zoned:
             raise ValueError(needed)
-        if moment.microsecond % step:
+        if moment.microsecond % step or getattr(moment, "nanosecond", 0):
             raise ValueError(f"it is finer than a {unit}")
         try:
             return moment.astimezone(datetime.UTC) if zoned else moment

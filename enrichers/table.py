@@ -16,13 +16,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, Enricher, EnricherError, ResultError
 from asyncio_operator.enricher import (
     CLOSE_TIMEOUT,
     KeyIndex,
@@ -48,14 +48,12 @@ if TYPE_CHECKING:
 
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
-Source: TypeAlias = (
-    str
-    | os.PathLike[str]
-    | Sequence[str | os.PathLike[str]]
-    | pa.Table
-    | Callable[[], Rows]
-    | Callable[[], Awaitable[Rows]]
-)
+Path: TypeAlias = str | os.PathLike[str]
+Source: TypeAlias = Path | Sequence[Path] | pa.Table | Callable[[], Rows | Awaitable[Rows]]
+
+Misfits: TypeAlias = list[tuple[pa.Table, str]]  # The key of each row with a value that does not fit, and why.
+
+MOST_MISFITS = 1000  # If there are more, the types that were declared are wrong.
 
 logger = logging.getLogger("asyncio_operator.table")
 
@@ -245,23 +243,20 @@ class TableEnricher(Enricher):
         return index
 
     def _make_index(self, given: Rows | None) -> tuple[pa.Schema, TableIndex]:
-        table = self._table(self._read() if given is None else given)
+        misfits: Misfits = []
+        table = self._table(self._read(misfits) if given is None else given, misfits)
         chosen = self._chosen(table.schema)
-        needed = table.select([*self.key, *(name for name in chosen if name not in self.key)])
-        return table.schema, TableIndex(needed, len(self.key), chosen)
+        return table.schema, TableIndex(table, self.key, chosen, misfits)
 
-    def _read(self) -> Any:
+    def _read(self, misfits: Misfits) -> Any:
         """The data of a source that is not asynchronous."""
         if callable(self.source):
             return self.source()
         if isinstance(self.source, pa.Table):
             return self.source
+        columns = self.columns if self._given is None or self.columns is not None else self._given.names
         with self._reading() as files:
-            return files.read(self.key, self._needed(), self._given, self._table)
-
-    def _needed(self) -> Sequence[str] | None:
-        """The columns of files that are read; None for all."""
-        return self.columns if self._given is None or self.columns is not None else self._given.names
+            return files.read(self.key, columns, self._given, lambda part, whole: self._table(part, misfits, whole))
 
     @contextmanager
     def _reading(self) -> Iterator[TableFiles]:
@@ -279,33 +274,45 @@ class TableEnricher(Enricher):
                 f"pyarrow.csv.read_csv(path) ({self._words_of(error)})"
             ) from self._shown(error)
 
-    def _table(self, given: Any) -> pa.Table:
-        """The source's data as a table, with the known types, or with types that Spark has."""
+    def _table(self, given: Any, misfits: Misfits, whole: pa.Schema | None = None) -> pa.Table:
+        """The source's data as a table, with the known types, those of `whole`, or types that Spark has."""
         if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-            given = _from_rows(given, self._given)
+            for row in given:
+                if not isinstance(row, Mapping):
+                    raise ConfigurationError(f"the source gave a row that is {describe(row)}; it must be a mapping")
+            given = _inferred(given) if self._given is None else self._fitting(given, self._given, misfits)
         if not isinstance(given, pa.Table):
             raise ConfigurationError(
                 f"{self!r}: the source gave {describe(given)}; it must give a pyarrow.Table or a sequence of mappings"
             )
-        known = self._given if self._given is not None else self._described
-        if known is None:
-            self._check(given.schema)
-            return cast_table(given, simplified(given.schema))
-        self._check(given.schema, known.names)
-        needed = {*self.key, *self._chosen(known)}
-        names = [name for name in known.names if name in needed]
-        for name in names:
-            self._check_zone(name, given.schema.field(name).type, known.field(name).type)
-        return cast_table(given.select(names), pa.schema([known.field(name) for name in names]))
+        known = self._given if self._given is not None else whole if self._described is None else self._described
+        self._check(given.schema, () if known is None else known.names)
+        known = simplified(given.schema) if known is None else known
+        wanted = pa.schema([column for column in known if column.name in (*self.key, *self._chosen(known))])
+        for column in wanted:
+            one, other = given.schema.field(column.name).type, column.type
+            if kinds.is_timestamp(one) and kinds.is_timestamp(other) and (one.tz is None) != (other.tz is None):
+                right = shown_type(one)
+                raise ConfigurationError(
+                    f"{self!r}: column {column.name!r} is {right} in the table and {shown_type(other)} in schema=, and "
+                    f"no zone is invented or dropped: declare it as {right}, or convert it in a function as the source"
+                )
+        return self._fitting(given, wanted, misfits)
 
-    def _check_zone(self, name: str, given: pa.DataType, known: pa.DataType) -> None:
-        """Check that both types have a zone, or neither. Arrow would silently add UTC, or drop the zone."""
-        if kinds.is_timestamp(given) and kinds.is_timestamp(known) and (given.tz is None) != (known.tz is None):
-            right = shown_type(given)
-            raise ConfigurationError(
-                f"{self!r}: column {name!r} is {right} in the table and {shown_type(known)} in schema=, and no zone "
-                f"is invented or dropped: declare it as {right}, or convert it in a function as the source"
-            )
+    def _fitting(self, rows: Any, schema: pa.Schema, misfits: Misfits) -> pa.Table:
+        """A table of the rows that fit a schema. Of each other row `misfits` gets the key, and why (law X12)."""
+        try:
+            return _typed(rows, schema)
+        except ValueError as error:
+            _typed(rows[:0], schema)  # Raises if no value would fit.
+            if len(rows) > 1:
+                parts = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+                return pa.concat_tables([self._fitting(part, schema, misfits) for part in parts])
+            # Raises if the key does not fit: every key would be a miss.
+            misfits.append((_typed(rows, pa.schema([schema.field(name) for name in self.key])), str(error)))
+            if len(misfits) > MOST_MISFITS:
+                raise
+            return schema.empty_table()
 
     def _whole(self) -> pa.Schema:
         """Names and types of the source's columns: the given ones, or the source's own."""
@@ -328,8 +335,8 @@ class TableEnricher(Enricher):
                     return simplified(files.schema(self.key, self.columns))
             if isinstance(self.source, _WholeTable):
                 return self.source.schema()
-            given = run_in_thread(self.source, "table") if gives_coroutines(self.source) else self._read()  # type: ignore[arg-type]
-            return self._table(given).schema
+            given = run_in_thread(self.source, "table") if gives_coroutines(self.source) else self._read([])  # type: ignore[arg-type]
+            return self._table(given, []).schema
         except ConfigurationError:
             raise
         except Exception as error:
@@ -359,11 +366,8 @@ class TableEnricher(Enricher):
 
     def _shown(self, error: BaseException) -> BaseException | None:
         """The error, or None if its text may contain a secret of the path."""
-        paths = self._paths()
-        return None if [*map(_shown_path, paths)] != [*paths] else error
-
-    def _paths(self) -> Sequence[str]:
-        return (self.source,) if isinstance(self.source, str) else self.source if isinstance(self.source, tuple) else ()
+        paths = self.source if isinstance(self.source, tuple) else [self.source]
+        return None if any(isinstance(path, str) and _shown_path(path) != path for path in paths) else error
 
     def _words_of(self, error: BaseException) -> str:
         return type(error).__name__ if self._shown(error) is None else str(EnricherError.of(error))
@@ -386,9 +390,7 @@ class TableEnricher(Enricher):
         elif isinstance(source, pa.Table):
             shown = f"<table of {source.num_rows} rows>"
         else:
-            shown = function_name(source)
-        if isinstance(source, _WholeTable):
-            shown = describe(source.enricher)
+            shown = describe(source.enricher) if isinstance(source, _WholeTable) else function_name(source)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
         return f"TableEnricher({shown}, key={[*self.key]!r}{columns})"
 
@@ -402,51 +404,62 @@ def _shown_path(path: str) -> str:
     return re.sub(r"//[^/]*@", "//***@", path.partition("?")[0] + ("?***" if "?" in path else ""))
 
 
-def _from_rows(rows: Sequence[Any], schema: pa.Schema | None) -> pa.Table:
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise ConfigurationError(f"the source gave a row that is {describe(row)}; it must be a mapping")
-    if schema is not None:
-        return pa.Table.from_pylist([*map(row_converter(schema), rows)], schema)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
+def _typed(rows: pa.Table | Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return cast_table(rows.select(schema.names), schema)
+    return pa.Table.from_pylist([*map(row_converter(schema), rows)], schema)
+
+
+def _inferred(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows, in the types that Arrow finds for them."""
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+    for name, values in columns.items():
+        values = [one for one in values if isinstance(one, date | str | bytes) and one == one]  # NaT is a null.
+        found = {(isinstance(one, str | datetime), getattr(one, "tzinfo", "") is None): one for one in values}
+        if len(found) > 1:
+            # Arrow would drop the time of day of a moment, invent or drop a zone, and make bytes of a text.
+            raise ConfigurationError(f"column {name!r} has values of several types: {describe([*found.values()])}")
+        if any(getattr(one, "nanosecond", 0) for one in values):  # Arrow would cut them. All are moments here.
+            columns[name] = pa.array(columns[name], pa.timestamp("ns", getattr(values[0], "tzinfo", None) and "UTC"))
+    return pa.table(columns)
 
 
 class TableIndex:
-    """Rows by key. Several rows of one key are in the order of the table.
-
-    Its columns in Arrow, and a `KeyIndex` that finds the rows of many keys at a time. It takes 14 to 20 bytes for a
-    row besides the columns. Rows are copied from the columns when they are looked up.
-
-    Args:
-        table: a table whose first columns are the key columns.
-        keys: number of key columns. Rows with a null in one of them are left out, because no key matches them.
-        columns: the columns of a row.
+    """Rows by key: columns in Arrow, of which rows are copied when they are looked up, and a `KeyIndex`, which takes 14
+    to 20 bytes for a row. Rows with a null in a column of the key are left out.
     """
 
-    def __init__(self, table: pa.Table, keys: int, columns: Sequence[str]) -> None:
-        self._key_names = table.schema.names[:keys]
-        parts = [_one_array(column) for column in table.columns[:keys]]
-        self._index = KeyIndex(parts[0] if keys == 1 else pa.StructArray.from_arrays(parts, names=self._key_names))
+    def __init__(self, table: pa.Table, key: Sequence[str], columns: Sequence[str], misfits: Misfits) -> None:
+        self._key_names = key
+        self._index = _indexed(table, key)
         self._table = pa.table({name: _one_chunk(table[name]) for name in columns})
-
-    def __len__(self) -> int:
-        """The number of keys."""
-        return len(self._index)
+        self._whys = [why for _, why in misfits]
+        self._unfit = misfits and _indexed(pa.concat_tables([row for row, _ in misfits]), key)
 
     def rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
-        """The table, the numbers of the rows of keys in it, and for each of them the position of its key."""
+        """The table, the numbers of the rows of keys in it, and for each of them the position of its key.
+
+        Raises:
+            ResultError: a row of a key has a value that does not fit its column.
+        """
+        for number, position in zip(*self._unfit.find(keys), strict=True) if self._unfit else ():
+            key = describe(keys[position].as_py())
+            raise ResultError(f"key {key}: {self._whys[number]}; correct it, or declare another type in schema=")
         return self._table, *self._index.find(keys)
 
     def table(self, keys: pa.Array) -> pa.Table:
         """The rows of distinct keys: the key columns as they were asked for, and the columns of a row."""
-        numbers, positions = self._index.find(keys)
-        if len(positions) < len(keys) or (positions[1:] == positions[:-1]).any():
-            keys = keys.take(pa.array(positions))
+        _, numbers, positions = self.rows(keys)
+        keys = keys.take(pa.array(positions))
         parts = keys.flatten() if len(self._key_names) > 1 else [keys]
         taken = pa.array(numbers)
         columns = {name: self._table[name].take(taken) for name in self._table.column_names}
         return pa.table(dict(zip(self._key_names, parts, strict=True)) | columns)
+
+
+def _indexed(table: pa.Table, key: Sequence[str]) -> KeyIndex:
+    parts = [_one_array(table[name]) for name in key]
+    return KeyIndex(parts[0] if len(key) == 1 else pa.StructArray.from_arrays(parts, names=key))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

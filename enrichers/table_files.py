@@ -93,26 +93,21 @@ class TableFiles:
         keys: Sequence[str],
         columns: Sequence[str] | None,
         types: pa.Schema | None,
-        convert: Callable[[pa.Table], pa.Table],
+        convert: Callable[[pa.Table, pa.Schema], pa.Table],
     ) -> pa.Table:
         """The rows of all files.
 
         Args:
             types: types that the user declared for columns; those of files may then differ.
-            convert: makes columns of these types, one file at a time.
+            convert: makes columns of these types, or of those of all files, of the rows of one file.
         """
-
-        def read_one(one: TableFile) -> pa.Table:
-            file = self._opened(one)
-            wanted = None if columns is None else [*dict.fromkeys((*keys, *columns))]
-            return file.read(columns=wanted)
-
-        tables = self._mapped(read_one)
+        wanted = None if columns is None else [*dict.fromkeys((*keys, *columns))]
+        tables = self._mapped(lambda one: self._opened(one).read(columns=wanted))
         whole = self._joined([table.schema for table in tables], keys, columns, types)
         parts = []
         for one, table in zip(self.files, tables, strict=True):
             try:
-                parts.append(convert(_completed(table, one, whole, () if types is None else types.names)))
+                parts.append(convert(_completed(table, one, whole), whole))
             except pa.ArrowException as error:
                 raise pa.ArrowInvalid(f"file {one.path!r}: {error}") from error
         return pa.concat_tables(parts)
@@ -333,7 +328,7 @@ def _alike(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(narrow.get(one, one) == narrow.get(other, other))
 
 
-def _completed(table: pa.Table, one: TableFile, whole: pa.Schema, declared: Collection[str]) -> pa.Table:
+def _completed(table: pa.Table, one: TableFile, whole: pa.Schema) -> pa.Table:
     """The columns of all files: those of directories, and nulls for those that this file does not have."""
     columns: dict[str, Any] = {}
     for column in whole:
@@ -341,8 +336,7 @@ def _completed(table: pa.Table, one: TableFile, whole: pa.Schema, declared: Coll
             value = partition_value(column.name, one.partition[column.name], column.type)
             columns[column.name] = pa.repeat(value, len(table))
         elif column.name in table.column_names:
-            values = table[column.name]
-            columns[column.name] = values if column.name in declared else values.cast(column.type)
+            columns[column.name] = table[column.name]
         else:
             columns[column.name] = pa.nulls(len(table), column.type)
     return pa.table(columns)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pyspark.sql.types import LongType, StructField, StructType
 
-from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator import ConfigurationError, Enricher, ResultError, Retry
 from asyncio_operator.arrow.key_arrays import distinct, key_array, python_keys
 from asyncio_operator.arrow.key_index import match
 from asyncio_operator.lookup import Lookup
@@ -30,6 +30,7 @@ from enrichers.table import TableEnricher
 from tests.arrow.test_key_identity import COLUMNS, rows_of
 from tests.enrichers.helpers import opened
 from tests.servers import PostgresServer
+from tests.spark.worker.tasks import chained
 
 AIRPORTS = pa.table(
     {
@@ -342,6 +343,55 @@ async def test_a_zone_is_neither_invented_nor_lost(zone: str | None) -> None:
     with pytest.raises(ConfigurationError, match=told):
         await enricher.open()
     await enricher.close()
+
+
+NANOSECONDS = pa.table({"k": [1, 2, 2, 3], "v": pa.array([1000, 1000, 1001, None], pa.timestamp("ns"))})
+
+
+@pytest.mark.parametrize(
+    ("source", "schema"),
+    [
+        (NANOSECONDS, None),
+        (NANOSECONDS.to_pylist, None),
+        (lambda: [{"k": k, "v": v} for k, v in ((1, 5), (2, 6), (2, "six"), (3, None))], "k long, v int"),
+        (lambda: pa.table({"k": ["1", "2", "2", "3"], "v": ["5", "6", "six", None]}), "k long, v int"),
+        (Path("nanoseconds"), None),
+    ],
+    ids=["moments", "mappings", "rows", "texts", "files"],
+)
+def test_X12_a_value_that_does_not_fit_is_an_error_of_its_key_alone(source: Any, schema: Any, tmp_path: Path) -> None:
+    """On the driver too, where a function is called for its types."""
+    if isinstance(source, Path):
+        source = tmp_path / source
+        source.mkdir()
+        for part in range(2):
+            parquet.write_table(NANOSECONDS[2 * part : 2 * part + 2], source / f"{part}.parquet")
+    enricher = TableEnricher(source, "k", schema=schema)
+    for options in ({}, {"retry": Retry(1)}):
+        task, _ = enrich_task(
+            StructType([StructField("id", LongType())]), enricher, EnrichOptions(on="id", on_error="null", **options)
+        )
+        batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3, 4], pa.int64())})
+        found = [row["v"] for out in chained([task], [batch]) for row in out.to_pylist()]
+        assert [value is None for value in found] == [False, True, True, True]
+    with pytest.raises(ResultError, match=r"key 2: .*column 'v'.*; correct it, or declare another type"):
+        enricher.try_lookup(2)
+    assert enricher.try_lookup(3) == {"v": None}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, 5)],
+        [datetime.datetime(2024, 1, 1, 5), datetime.datetime(2024, 1, 1, 5, tzinfo=datetime.UTC)],
+        [datetime.datetime(2024, 1, 1, 5, tzinfo=datetime.UTC), None, datetime.datetime(2024, 1, 1, 5)],
+        [b"a", "a"],
+    ],
+    ids=["cut", "zone", "no zone", "text"],
+)
+def test_X12_values_of_two_types_are_refused_where_arrow_would_change_one(values: list[Any]) -> None:
+    with pytest.raises(ConfigurationError, match="column 'v' has values of several types: "):
+        TableEnricher(lambda: [{"k": i, "v": value} for i, value in enumerate(values)], "k").schema()
 
 
 async def test_L9_a_number_beyond_the_range_of_a_column_of_floats_is_a_miss() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError, ResultError
 from enrichers.table import TableEnricher
 
 
@@ -26,7 +26,7 @@ def rows(source: Any, **options: Any) -> dict[Any, Any]:
     """All rows by key, read as a job does: the schema first, then the rows."""
     enricher = TableEnricher(source, **{"key": "id"} | options)
     enricher.schema()
-    found = enricher._table(enricher._read())
+    found = enricher._table(enricher._read([]), [])
     return {row.pop("id"): row for row in found.to_pylist()}
 
 
@@ -165,8 +165,10 @@ def test_X12_a_declared_type_holds_for_each_file(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=[1], v=[1], unused=[1])
     write(tmp_path / "b.parquet", id=[2], v=[2.5], unused=["x"])
     assert rows(tmp_path, schema="id long, v double") == {1: {"v": 1.0}, 2: {"v": 2.5}}
-    with pytest.raises(pa.ArrowInvalid, match=r"b\.parquet'.*truncated"):
-        rows(tmp_path, schema="id long, v long")
+    whole = TableEnricher(str(tmp_path), "id", schema="id long, v long")
+    assert whole.try_lookup(1) == {"v": 1}
+    with pytest.raises(ResultError, match=r"key 2: column 'v'.*truncated"):
+        whole.try_lookup(2)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_X12_a_column_of_directories_may_be_a_key(tmp_path: Path) -> None:
     write(tmp_path / "day=2/a.parquet", v=[8])
     enricher = TableEnricher(tmp_path, key="day")
     assert enricher.key_schema() == pa.schema({"day": pa.int32()})
-    assert enricher._table(enricher._read()).to_pylist() == [{"v": 7, "day": 1}, {"v": 8, "day": 2}]
+    assert enricher._table(enricher._read([]), []).to_pylist() == [{"v": 7, "day": 1}, {"v": 8, "day": 2}]
     with pytest.raises(ConfigurationError, match="no time zone"):
         rows(tmp_path, key="v", schema="v long, day timestamp")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator import EnricherError
+from asyncio_operator import EnricherError, ResultError
 from enrichers.table import TableEnricher
 from tests.enrichers.helpers import opened
 from tests.operator.helpers import virtual
@@ -65,10 +65,12 @@ async def test_a_reload_adds_changes_and_removes_keys() -> None:
         (ConnectionError("no route"), "ConnectionError: no route"),
         (SystemExit("no file today"), "SystemExit: no file today"),
         (KeyboardInterrupt("told so"), "KeyboardInterrupt: told so"),
-        (numbers("ten"), "'ten' \\(a text\\), which does not fit"),
-        ([{"v": 1}], "holds null, which does not fit"),
+        ([{"k": "ten", "v": 1}], "'ten' \\(a text\\), which does not fit"),
+        ([{"k": None, "v": 1}], "holds null, which does not fit"),
         (pa.table({"k": [1], "w": [1]}), "no column 'v'"),
-        (pa.table({"k": [1], "v": [2**40]}), "2\\*\\*40|1099511627776"),
+        (pa.table({"k": [2**40], "v": [1]}), "2\\*\\*40|1099511627776"),
+        (pa.table({"k": [1], "v": [[1]]}), "no cast from array<bigint> to int"),
+        (numbers(*["ten"] * 1001), "'ten' \\(a text\\), which does not fit"),
         (7, "the source gave 7"),
     ],
 )
@@ -89,6 +91,18 @@ async def test_a_reload_that_fails_leaves_the_old_table_and_a_warning(
     assert "of 60 s ago stays" in first
     assert "of 120 s ago stays" in second
     assert re.search(says, first), first
+
+
+@pytest.mark.parametrize("load", [numbers("ten"), pa.table({"k": [1], "v": [2**40]})])
+@virtual
+async def test_X12_a_value_of_a_reload_that_does_not_fit_is_an_error_of_its_key(load: Any) -> None:
+    loads = Loads(numbers(10), load, numbers(40))
+    async with opened(TableEnricher(loads, "k", reload_every=60, schema="k int, v int")) as enricher:
+        await asyncio.sleep(61)
+        with pytest.raises(ResultError, match=r"key 1: .*column 'v'"):
+            await enricher.lookup(1)
+        await asyncio.sleep(60)
+        assert await enricher.lookup(1) == {"v": 40}
 
 
 async def test_without_a_schema_a_reload_keeps_the_types_of_the_first() -> None:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import hypothesis
+import pandas
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
@@ -97,7 +98,7 @@ MISFITS: dict[Kind, list[Any]] = {
         *("2024-02-29T12:00:00", "2024-02-29T12:00:00.1234567Z", "0001-01-01T00:00:00+05:00", "2024-02-29"),
         *("2024-02-29x12:00:00Z", "20240229T120000Z", 1_700_000_000),
     ],
-    "timestamp_ntz": ["2024-02-29T12:00:00Z"],
+    "timestamp_ntz": ["2024-02-29T12:00:00Z", pandas.Timestamp(1001)],
     "array<int>": ["[1]", {"0": 1}],
     "map<int,string>": [[["1", "a"]], {"1": "a", "01": "b"}],
     "map<double,string>": [{"0.0": "a", "-0.0": "b"}, {"nan": "a", "NaN": "b"}],
