@@ -367,10 +367,9 @@ def test_X12_a_value_that_does_not_fit_is_an_error_of_its_key_alone(source: Any,
         for part in range(2):
             parquet.write_table(NANOSECONDS[2 * part : 2 * part + 2], source / f"{part}.parquet")
     enricher = TableEnricher(source, "k", schema=schema)
-    for options in ({}, {"retry": Retry(1)}):
-        task, _ = enrich_task(
-            StructType([StructField("id", LongType())]), enricher, EnrichOptions(on="id", on_error="null", **options)
-        )
+    for retry in (None, Retry(1)):  # By `lookup_rows`, and by `lookup_columns`.
+        options = EnrichOptions(on="id", on_error="null", retry=retry)
+        task, _ = enrich_task(StructType([StructField("id", LongType())]), enricher, options)
         batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3, 4], pa.int64())})
         found = [row["v"] for out in chained([task], [batch]) for row in out.to_pylist()]
         assert [value is None for value in found] == [False, True, True, True]
