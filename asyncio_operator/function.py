@@ -99,7 +99,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
             )
         takes("function", function, ELEMENT)
         self.function = function
-        self.idempotent = is_idempotent(function)
+        self.idempotent = is_idempotent(function) and self.idempotent
         self.max_concurrency = positive_int("max_workers", max_workers)
         self._pool: ThreadPoolExecutor | None = None
         self._opened = 0

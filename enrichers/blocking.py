@@ -121,7 +121,7 @@ class BlockingEnricher(Enricher):
         weigh_with(self, weigh)
         batch = 1 if function_many is None else 1000 if max_batch is None else positive_int("max_batch", max_batch)
         sizes = {"max_workers": positive_int("max_workers", max_workers), "max_batch": batch}
-        repeatable = flag("idempotent", idempotent) and is_idempotent(function) and is_idempotent(function_many)
+        repeatable = flag("idempotent", idempotent) and all(map(is_idempotent, (type(self), function, function_many)))
         others = {"idempotent": repeatable, "_weigh": weigh, "_schema": as_schema(schema), "_threads": None}
         for name, value in {**functions, **sizes, **others}.items():
             object.__setattr__(self, name, value)

@@ -75,7 +75,7 @@ class FunctionEnricher(Enricher):
         weigh_with(self, weigh)
         self._schema = as_schema(schema)
         self._weigh = weigh
-        self.idempotent = flag("idempotent", idempotent) and is_idempotent(async_function)
+        self.idempotent = flag("idempotent", idempotent) and is_idempotent(async_function) and self.idempotent
         # The function itself, not a method that calls it: one coroutine less for each key.
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 

@@ -210,7 +210,7 @@ class HttpEnricher(Enricher):
         self._connect_timeout = duration("connect_timeout", connect_timeout)
         self._headers_max_age = duration("headers_max_age", headers_max_age)
         self._idempotency_header = idempotency_header
-        self.idempotent = flag("idempotent", idempotent)
+        self.idempotent = flag("idempotent", idempotent) and self.idempotent
         self._redirects = one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
         self._trust_env = flag("trust_env", trust_env)

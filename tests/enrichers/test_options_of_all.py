@@ -88,6 +88,12 @@ def test_X4_a_type_that_spark_does_not_have_is_named() -> None:
             kind(**MADE[kind] | {"schema": "a strin"})
 
 
+@pytest.mark.parametrize("kind", MADE)
+def test_H2_a_class_says_that_its_calls_must_not_be_repeated(kind: Any) -> None:
+    assert kind(**MADE[kind]).idempotent
+    assert not type("Writes", (kind,), {"idempotent": False})(**MADE[kind]).idempotent
+
+
 @pytest.mark.parametrize("kind", kinds_with("weigh"))
 def test_G4_a_weight_is_an_ordinary_function_of_the_keys(kind: Any) -> None:
     assert kind(**MADE[kind], weigh=lambda keys: {"tokens": 2}).weigh([1]) == {"tokens": 2}

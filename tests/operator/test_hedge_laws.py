@@ -306,8 +306,9 @@ def test_H2_a_function_whose_calls_must_not_be_repeated_refuses_hedge():
     blocks.idempotent = False  # type: ignore[attr-defined]
     function = BlockingFunction(print)
     function.idempotent = False
+    inherits = type("Writes", (BlockingFunction,), {"idempotent": False})(print)
     bound = partial(partial(writes))
-    for refused in (writes, function, BlockingFunction(blocks), BlockingFunction(partial(blocks)), bound):
+    for refused in (writes, function, inherits, BlockingFunction(blocks), BlockingFunction(partial(blocks)), bound):
         with pytest.raises(ConfigurationError, match="has idempotent = False; hedge makes slow calls twice"):
             AsyncWaitOperator(refused, hedge=Hedge())
         AsyncWaitOperator(refused)
