@@ -66,7 +66,7 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
     Raises:
         ConfigurationError: a table, a column or a privilege is missing, a type cannot be used, the query is wrong.
     """
-    await _check_characters(connection, selection)
+    await _check_of_mysql(connection, selection)
     if selection.schema is None:
         columns = await _reflected(connection, selection, secrets)
     else:
@@ -89,10 +89,16 @@ async def describe(connection: AsyncConnection, selection: Selection, secrets: S
     return replace(described, short_floats=short_floats) if short_floats else described
 
 
-async def _check_characters(connection: AsyncConnection, selection: Selection) -> None:
-    """Raise if the server would send question marks for what the character set of the connection does not have."""
+async def _check_of_mysql(connection: AsyncConnection, selection: Selection) -> None:
+    """Raise if a time is declared with a zone, which would find other rows, or if the server would send question marks
+    for what the character set of the connection does not have."""
     if dialect_name(connection.dialect) not in MYSQLS:
         return
+    if zoned := [one.name for one in selection.schema or () if isinstance(column_for(one.type).kind, Instants)]:
+        raise ConfigurationError(
+            f"{selection.subject}: column {zoned[0]!r} is timestamp in schema=, and times of MySQL and MariaDB have no "
+            "zone; declare it as timestamp_ntz"
+        )
     sets = "@@character_set_client, @@character_set_connection, @@character_set_results"
     found = {*(await connection.exec_driver_sql(f"SELECT {sets}")).one()} - {"utf8mb4"}
     if found:
@@ -243,15 +249,8 @@ def _as_text(
     found: Mapping[str, sa.types.TypeEngine[Any]],
     named: Mapping[str, str],
 ) -> str:
-    """The arguments `query` and `schema` that a message advises for columns whose types Spark does not have: the query
-    selects them as text.
-
-    Args:
-        name: that of the dialect, MariaDB apart from MySQL.
-        columns: by name; None for those without a type of Spark.
-        found: their types in the database.
-        named: the names of types that SQLAlchemy does not know.
-    """
+    """The arguments `query` and `schema` that a message advises for columns whose types Spark does not have, which are
+    None in `columns`: the query selects them as text. `named` has the names of types that SQLAlchemy does not know."""
     terms, selected, schema = {}, [], []
     for column in dict.fromkeys([*key, *columns]):
         known, kind, quoted = columns[column], found[column].__visit_name__, _quoted(dialect, column)

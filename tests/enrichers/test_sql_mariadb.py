@@ -344,6 +344,17 @@ async def test_L9_a_text_that_the_character_set_of_its_column_cannot_hold_is_a_m
         assert await enricher.lookup_many(pairs) == expected
 
 
+@pytest.mark.parametrize("schema", ["id timestamp, v int", "id timestamp_ntz, v timestamp"])
+async def test_X4_a_time_is_not_declared_with_a_zone_that_mysql_does_not_have(
+    mariadb: MariadbServer, schema: str
+) -> None:
+    """The moment would be compared as if it were of the session's zone: another row, or none."""
+    await mariadb.execute("CREATE OR REPLACE TABLE zo (id datetime, v datetime)")
+    for source in ({"table": "zo"}, {"query": "SELECT id, v FROM zo WHERE id IN :keys"}):
+        with pytest.raises(ConfigurationError, match=r"column '(id|v)' is timestamp in schema=.*timestamp_ntz"):
+            SqlEnricher(mariadb.url, key="id", schema=schema, **source).schema()
+
+
 @pytest.mark.parametrize("charset", ["utf8", "utf8mb3", "utf8mb4"])
 async def test_X12_every_character_comes_whatever_mysql_calls_utf8(mariadb: MariadbServer, charset: str) -> None:
     await mariadb.execute("CREATE OR REPLACE TABLE em (id varchar(9), v varchar(9)) CHARACTER SET utf8mb4")
