@@ -267,9 +267,9 @@ WORDS = {
     "NOREPLICAS ": NO_WRITES,
     "called with the client already authenticated": NO_PASSWORD,
     "Authentication required": NO_PASSWORD,
-    # In a script, by Redis up to 6 and by later ones.
-    "The user executing the script can't": NO_PERMISSION,
-    "ACL failure in script": NO_PERMISSION,
+    "The user executing the script can't": NO_PERMISSION,  # in a script, by Redis up to 6
+    "ACL failure in script": NO_PERMISSION,  # by later ones
+    "DB index is out of range": Cause("there is no such database"),
     "without any password configured": NEEDLESS,
     "no password is set": NEEDLESS,
     "Cluster mode is not enabled": NO_CLUSTER,

@@ -64,7 +64,7 @@ MYSQL = {
     **dict.fromkeys((1203, 1226), FULL),
     **dict.fromkeys((1205, 3572), LOCKED),
     **dict.fromkeys((1020, 1180, 1213, 1412, 1613, 1614), ROLLED_BACK),
-    **dict.fromkeys((1015, 1016, 1023, 1024, 1030, 1037, 1038, 1041, 1135, 1637), BUSY),
+    **dict.fromkeys((1015, 1016, 1023, 1024, 1030, 1037, 1038, 1041, 1047, 1135, 1206, 1637, 3032), BUSY),
     **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
     **dict.fromkeys((1021, 1114), FULL_DISK),
     1129: Cause("the server refuses this machine after too many failed connections", retryable=True),

@@ -202,6 +202,13 @@ async def test_missing_permissions_are_not_retryable(server: RedisServer) -> Non
         assert (error.retryable, error.any_key) == (False, False)
 
 
+async def test_X14_a_database_that_is_not_there_is_no_keys_fault(server: RedisServer) -> None:
+    async with opened(server, url=server.url.removesuffix("/0") + "/99") as enricher:
+        error = await failure(enricher, "k", "l")
+        assert (error.retryable, error.any_key) == (False, True)
+        assert "there is no such database" in str(error)
+
+
 async def test_a_crowded_server_says_so() -> None:
     needs_redis()
     with RedisServer(maxclients="1") as server:

@@ -350,7 +350,8 @@ async def test_X4_a_time_is_not_declared_with_a_zone_that_mysql_does_not_have(
 ) -> None:
     """The moment would be compared as if it were of the session's zone: another row, or none."""
     await mariadb.execute("CREATE OR REPLACE TABLE zo (id datetime, v datetime)")
-    for source in ({"table": "zo"}, {"query": "SELECT id, v FROM zo WHERE id IN :keys"}):
+    sources: list[dict[str, Any]] = [{"table": "zo"}, {"query": "SELECT id, v FROM zo WHERE id IN :keys"}]
+    for source in sources:
         with pytest.raises(ConfigurationError, match=r"column '(id|v)' is timestamp in schema=.*timestamp_ntz"):
             SqlEnricher(mariadb.url, key="id", schema=schema, **source).schema()
 
