@@ -459,7 +459,7 @@ CEILINGS: Mapping[str, int] = {
     "enrichers/models": 973,
     "enrichers/postgres": 2_405,
     "enrichers/redis": 567,
-    "enrichers/sql": 1_767,
+    "enrichers/sql": 1_766,
 }
 """Lines of a folder with its subfolders at most; the packages without theirs."""
 
