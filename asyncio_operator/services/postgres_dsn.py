@@ -35,14 +35,14 @@ _PUBLIC = frozenset(
 )
 
 
-def check_dsn(dsn: object) -> str:
+def check_dsn(dsn: object, argument: str = "dsn") -> str:
     """The connection string, if it can be read in one way only. Else ConfigurationError: it says what is wrong, and
     does not show it."""
     form = (
         ". It must look like postgresql://user:password@host:port/database, with @ : / ? # % inside of a user name, a "
         "password or a database name percent-encoded, as urllib.parse.quote(password, safe='') does it"
     )
-    return checked_text("dsn", dsn, _problem, form)
+    return checked_text(argument, dsn, _problem, form)
 
 
 DSN = SecretSource("dsn", "connection string", check_dsn)

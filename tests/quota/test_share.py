@@ -352,6 +352,26 @@ async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_th
         run.seat.leave()
 
 
+@pytest.mark.parametrize("address", ["redis://:hunter2@h:x/0", "redis://:hunter2@h/d", "postgresql://u:hunter2@h:x/d"])
+@virtual
+async def test_G7_an_address_that_cannot_be_read_is_a_wrong_value_and_not_shown(address):
+    spec = Budget("a wrong address", Limit(10), coordinator=address)
+
+    async def look_up() -> None:
+        async with Lookup(FakeEnricher({1: {"x": 1}}), budget=spec) as lookup:
+            await lookup.get(1)
+
+    for use in (look_up(), collect(AsyncWaitOperator(asyncio.sleep, budget=spec).process([0])), stated(spec)):
+        with pytest.raises(ConfigurationError, match=r"^coordinator \(not shown") as caught:
+            await use
+        assert "hunter2" not in str(caught.value)
+    assert now() < 0.5
+
+
+async def stated(spec: Budget) -> Any:
+    return spec.statistics()
+
+
 @virtual
 async def test_G7_a_function_that_gives_no_address_is_an_error_at_once():
     def address() -> str:

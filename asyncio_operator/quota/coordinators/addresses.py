@@ -139,6 +139,7 @@ def coordinator_of(budget: Budget) -> Coordinator:
             reached: Coordinator = budget.reach(budget.name)
             return reached
         return LocalCoordinator(states, budget.name)
+    check_address(budget)
     source = budget.coordinator
     return _served(budget, source, source) if isinstance(source, str) else FunctionCoordinator(budget, source)
 
@@ -193,13 +194,9 @@ ADDRESS = SecretSource("coordinator", "address", partial(checked_text, "coordina
 def check_address(budget: Budget) -> None:
     """Check the address of a budget as far as that is possible without a connection. ConfigurationError, which does not
     show it, if it cannot be read, or the library for it is not installed."""
-    address = budget.coordinator
-    if not isinstance(address, str):
-        return
-    if address.startswith("redis"):
-        member(REDIS, "check_url")(address)
-    else:
-        member(POSTGRES, "check_dsn")(address)
+    if isinstance(address := budget.coordinator, str):
+        place, check = (REDIS, "check_url") if address.startswith("redis") else (POSTGRES, "check_dsn")
+        member(place, check)(address, "coordinator")
 
 
 def ask_once(budget: Budget, message: Json) -> Json:
