@@ -440,7 +440,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator/operator": 1_623,
     "asyncio_operator/policies": 1_201,
     "asyncio_operator/queues": 395,
-    "asyncio_operator/quota": 3_794,
+    "asyncio_operator/quota": 3_791,
     "asyncio_operator/services": 1_258,
     "asyncio_operator/spark": 7_499,
     "asyncio_operator/state": 6_903,
