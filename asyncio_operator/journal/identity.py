@@ -30,8 +30,6 @@ from asyncio_operator.journal.format import (
 )
 from asyncio_operator.journal.storage import Place
 
-REMEDY = 'use another path for it, or, if the answers are the same, the name that the journal has: identity="..."'
-
 
 def wanted_description(identity: str, keys: pa.Schema, answers: pa.Schema) -> Description:
     """The description of a new journal. `identity` is what is asked, without secrets. `keys` and `answers` are names
@@ -89,7 +87,7 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
         )
     if differences := differ(found, wanted):
         raise ConfigurationError(
-            f"the journal {place.shown} does not fit this enricher: {'; '.join(differences)}: {REMEDY}"
+            f"the journal {place.shown} does not fit this enricher: {'; '.join(differences)}: use another path for it"
         )
     return found
 
@@ -133,7 +131,8 @@ def differ(found: Description, wanted: Description) -> list[str]:
     """What keeps answers for one description from being used for another; nothing if they can be."""
     differences = []
     if found.identity != wanted.identity:
-        differences.append(f"it holds answers of {found.identity!r}, not of {wanted.identity!r}")
+        same = f"if they are the same, give it that name, identity={found.identity!r}"
+        differences.append(f"it holds answers of {found.identity!r}, not of {wanted.identity!r} ({same})")
     pairs = list(zip(found.keys.types, wanted.keys.types, strict=False))
     # Names may be others: key columns are matched by position.
     if len(found.keys) != len(wanted.keys) or not all(_holds(one, other) for one, other in pairs):

@@ -159,6 +159,7 @@ def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differ
         with pytest.raises(ConfigurationError, match=says) as caught:
             open_journal(place, wanted_description(identity, keys, answers))
         assert "use another path for it" in str(caught.value)
+        assert ("give it that name, identity='first'" in str(caught.value)) is (identity == "second"), "no help"
     assert sorted(path.read_bytes() for path in Path(place.shown).rglob("*.json")) == before, "never cleared"
 
 
