@@ -434,7 +434,7 @@ CEILINGS: Mapping[str, int] = {
     "asyncio_operator": 2_453,
     "asyncio_operator/arrow": 2_779,
     "asyncio_operator/engine": 3_559,
-    "asyncio_operator/journal": 2_020,
+    "asyncio_operator/journal": 2_019,
     "asyncio_operator/lookup": 4_126,
     "asyncio_operator/loop": 810,
     "asyncio_operator/operator": 1_623,
