@@ -246,7 +246,7 @@ class TableEnricher(Enricher):
         misfits: Misfits = []
         table = self._table(self._read(misfits) if given is None else given, misfits)
         chosen = self._chosen(table.schema)
-        return table.schema, TableIndex(table, self.key, chosen, misfits)
+        return table.schema, TableIndex(self, table, chosen, misfits)
 
     def _read(self, misfits: Misfits) -> Any:
         """The data of a source that is not asynchronous."""
@@ -429,12 +429,13 @@ class TableIndex:
     to 20 bytes for a row. Rows with a null in a column of the key are left out.
     """
 
-    def __init__(self, table: pa.Table, key: Sequence[str], columns: Sequence[str], misfits: Misfits) -> None:
-        self._key_names = key
-        self._index = _indexed(table, key)
+    def __init__(self, enricher: TableEnricher, table: pa.Table, columns: Sequence[str], misfits: Misfits) -> None:
+        self._name = repr(enricher)
+        self._key_names = enricher.key
+        self._index = _indexed(table, enricher.key)
         self._table = pa.table({name: _one_chunk(table[name]) for name in columns})
         self._whys = [why for _, why in misfits]
-        self._unfit = misfits and _indexed(pa.concat_tables([row for row, _ in misfits]), key)
+        self._unfit = misfits and _indexed(pa.concat_tables([row for row, _ in misfits]), enricher.key)
 
     def rows(self, keys: pa.Array) -> tuple[pa.Table, Any, Any]:
         """The table, the numbers of the rows of keys in it, and for each of them the position of its key.
@@ -443,8 +444,8 @@ class TableIndex:
             ResultError: a row of a key has a value that does not fit its column.
         """
         for number, position in zip(*self._unfit.find(keys), strict=True) if self._unfit else ():
-            key = describe(keys[position].as_py())
-            raise ResultError(f"key {key}: {self._whys[number]}; correct it, or declare another type in schema=")
+            subject, why = f"{self._name}, key {describe(keys[position].as_py())}", self._whys[number]
+            raise ResultError(f"{subject}: {why}; correct it, or declare another type in schema=")
         return self._table, *self._index.find(keys)
 
     def table(self, keys: pa.Array) -> pa.Table:
@@ -452,8 +453,7 @@ class TableIndex:
         _, numbers, positions = self.rows(keys)
         keys = keys.take(pa.array(positions))
         parts = keys.flatten() if len(self._key_names) > 1 else [keys]
-        taken = pa.array(numbers)
-        columns = {name: self._table[name].take(taken) for name in self._table.column_names}
+        columns = {name: self._table[name].take(pa.array(numbers)) for name in self._table.column_names}
         return pa.table(dict(zip(self._key_names, parts, strict=True)) | columns)
 
 

@@ -373,7 +373,9 @@ def test_X12_a_value_that_does_not_fit_is_an_error_of_its_key_alone(source: Any,
         batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3, 4], pa.int64())})
         found = [row["v"] for out in chained([task], [batch]) for row in out.to_pylist()]
         assert [value is None for value in found] == [False, True, True, True]
-    with pytest.raises(ResultError, match=r"key 2: .*column 'v'.*; correct it, or declare another type"):
+    with pytest.raises(
+        ResultError, match=r"^TableEnricher\(.*, key 2: .*column 'v'.*; correct it, or declare another type"
+    ):
         enricher.try_lookup(2)
     assert enricher.try_lookup(3) == {"v": None}
 
