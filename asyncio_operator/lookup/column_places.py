@@ -279,6 +279,7 @@ class ColumnPlaces(Places):
             row, miss = min(unit * remember, lives[0]), min(unit * remember, lives[-1])
             limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES, column_memory.SPAN * row
             self._memory = ColumnStore(ColumnMemory(self.now, (row, miss), *limits, timed=timed))
+            self._memory.due = self.due  # It is asked first: what the cache has no room for must be in it by then.
             # Each use of a cache counts where answers expire after their last one.
             counts = cache is not None and cache.options.expire_after_access is not None
             self._at_hand.insert(len(self._at_hand) if counts else 0, self._memory)
@@ -289,11 +290,10 @@ class ColumnPlaces(Places):
         """Set the outcomes of the keys that a place at hand has. Returns the positions of the others."""
         if self._keys is None:
             self._keys = batch.keys[:0].copied()
-        left: Sequence[int] = range(len(batch.keys))
+        left: Sequence[int] = range(len(keys := batch.keys))
         if batch.known:
             self.figures.journal_hits += batch.known
             left = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
-        keys = batch.keys
         for place in self._at_hand:
             if not left or (batch.ascending and place is self._memory):
                 continue

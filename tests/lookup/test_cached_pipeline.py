@@ -217,6 +217,18 @@ async def test_L13_a_small_cache_costs_no_calls(cache: Cache, missing: bool, tmp
     assert {one.source for batch in done.batches[1:] for one in outcomes_of(batch)} <= {"cache", "shared"}
 
 
+@virtual
+async def test_L13_a_small_cache_costs_no_calls_for_what_an_open_batch_has_an_answer_for() -> None:
+    async def answers(keys: Sequence[int]) -> list[dict[str, int]]:
+        await asyncio.sleep(20 if 9 in keys else 0.01)
+        return [{"x": key} for key in keys]
+
+    enricher = Recorded(answers, 2)
+    options: dict[str, Any] = {"remember": 60.0, "timeout": None}
+    await look_up(enricher, [[1, 2, 3, 4, 9], [1, 2, 3, 4]], Cache(max_rows=1), every=0.015, **options)
+    assert enricher.calls == [[1, 2], [3, 4], [9]]
+
+
 def test_L12_L13_a_task_remembers_what_a_cache_holds_unless_told_otherwise() -> None:
     assert Cache().max_rows == 100_000 <= MOST_KEYS
 
