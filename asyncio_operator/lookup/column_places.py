@@ -279,7 +279,7 @@ class ColumnPlaces(Places):
             row, miss = min(unit * remember, lives[0]), min(unit * remember, lives[-1])
             limits = column_memory.MOST_KEYS, column_memory.MOST_BYTES, column_memory.SPAN * row
             self._memory = ColumnStore(ColumnMemory(self.now, (row, miss), *limits, timed=timed))
-            self._memory.due = self.due  # It is asked first: what the cache has no room for must be in it by then.
+            self._memory.due = self.due  # It is searched first, so it learns before the cache drops anything.
             # Each use of a cache counts where answers expire after their last one.
             counts = cache is not None and cache.options.expire_after_access is not None
             self._at_hand.insert(len(self._at_hand) if counts else 0, self._memory)
